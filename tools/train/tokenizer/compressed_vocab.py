@@ -23,9 +23,10 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 def _fold(text: str) -> str:
-    """NFKC, NFD, no accents, lower case, blanks to one space, trimmed (a lone space stays)."""
+    """NFKC, NFD, no accents, lower case, blanks to one space, trimmed (a lone space stays).
+    Accents are all marks, Mn, Mc and Me: only so the published map of the real tokenizer results."""
     folded = unicodedata.normalize("NFD", unicodedata.normalize("NFKC", text))
-    folded = "".join(c for c in folded if unicodedata.category(c) != "Mn").lower()
+    folded = "".join(c for c in folded if unicodedata.category(c)[0] != "M").lower()
     folded = _BLANKS.sub(" ", folded)
     return (folded if folded == " " else folded.strip()) or text
 

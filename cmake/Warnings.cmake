@@ -1,0 +1,8 @@
+# Warnings are errors in our own code; third-party headers come in as SYSTEM.
+add_library(di_warnings INTERFACE)
+target_compile_options(di_warnings INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Wold-style-cast -Wcast-align -Woverloaded-virtual
+  $<$<CXX_COMPILER_ID:GNU>:-Wduplicated-cond -Wlogical-op>
+  # DI_TRY is a GNU statement expression (style.md, "Errors").
+  $<$<CXX_COMPILER_ID:Clang>:-Wno-gnu-statement-expression -Wno-gnu-zero-variadic-macro-arguments>
+  -Werror)
