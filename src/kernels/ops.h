@@ -135,8 +135,8 @@ struct QRopeArgs {
   float head_norm_eps;
 };
 
-// Sliding-window entry: RMSNorm(kv, norm), rope, then (kE4m3Ue8m0) bf16 rounding and quantisation, stored at the row's own
-// position in its sequence's ring (model.md §5.4, §4.3). entry (if not empty) receives the value as read back, for tests.
+// Sliding-window entry: RMSNorm(kv, norm), rope, then (kE4m3Ue8m0) bf16 rounding and quantisation (model.md §5.4, §4.3),
+// written as records in row order. entry (if not empty) receives the value as read back, for tests.
 struct SwaStoreArgs {
   Tensor kv;           // [T, D] = y·wkvᵀ
   Weight norm;         // [1, D]
@@ -144,16 +144,26 @@ struct SwaStoreArgs {
   const float* table;  // [T, rope_dim/2, 2]
   int32_t rope_dim;
   bool round_bf16;
+  KvFormat format;
+  uint8_t* fresh;      // out [T, record_bytes(format, D)]
+  Tensor entry;        // out [T, D] or empty
+};
+
+// Copies fresh records into the rings of their sequences, at position mod ring_rows; of a sequence with more rows than the
+// ring only the last ring_rows. Runs after the attention that read the ring's old entries.
+struct RingCommitArgs {
+  const uint8_t* fresh;  // [T, record_bytes]
   Rows rows;
   RingView ring;
-  Tensor entry;        // out [T, D] or empty
 };
 
 // Compressor of a KV source layer (model.md §5.6). `closing` lists the rows whose token completes a group that is to be
 // written, ascending: all rows for ratio 1, rows at odd positions for ratio 2 (minus rows of a bounded replay).
 //   ratio 1: c = RMSNorm(v, norm)
 //   ratio 2: per channel softmax over the two tokens' scores, c = RMSNorm(Σ softmax·v →bf16, norm)
-// Every row's (v, s) is written to `state` (ratio 2), so that a group may close in a later call.
+// The partner of a closing row is the row before it if that belongs to the same sequence, else it is read from `state`;
+// then every row's (v, s) is written to `state` (ratio 2; of more rows than state.ring_rows only the last), so that a group
+// may close in a later call.
 struct CompressArgs {
   int32_t ratio;
   Tensor v;                 // [T, D]; fp32 for ratio 2
@@ -240,7 +250,7 @@ struct SelectArgs {
 };
 
 // Attention over the ring window and the selected page entries in one softmax with a sink (model.md §5.4):
-//   S = ring entries at positions [window_begin, window_end) ++ page entries of selection[t]
+//   S = window entries at positions [window_begin, window_end), fresh or from the ring ++ page entries of selection[t]
 //   o_h = Σ a·k,  a = softmax(q_h·k·scale) with exp(sink_h) added to the denominator; then the inverse rope at the query's
 //   position on the last rope_dim channels. An empty S yields 0. Key = value.
 // selection null and ratio > 0: every complete entry is visible (V4 ratio 128).
@@ -252,6 +262,7 @@ struct AttentionArgs {
   const float* table;   // [T, rope_dim/2, 2]
   int32_t rope_dim;
   Rows rows;
+  FreshView fresh;      // may hold more rows than are queried here
   RingView ring;
   int32_t ratio;        // 0: window only
   PageView pages;
@@ -372,6 +383,7 @@ struct Ops {
   void (*rope_table)(const RopeTableArgs&, Stream&);
   void (*q_rope)(const QRopeArgs&, Stream&);
   void (*swa_store)(const SwaStoreArgs&, Stream&);
+  void (*ring_commit)(const RingCommitArgs&, Stream&);
   void (*compress)(const CompressArgs&, Stream&);
   void (*compress_v4)(const CompressV4Args&, Stream&);
   void (*page_store)(const PageStoreArgs&, Stream&);

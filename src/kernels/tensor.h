@@ -64,6 +64,16 @@ inline constexpr int64_t scale_bytes(KvFormat f, int64_t width) {
 }
 inline constexpr int64_t record_bytes(KvFormat f, int64_t width) { return data_bytes(f, width) + scale_bytes(f, width); }
 
+// Sliding-window entries that this call computes, before they go to the rings: a call may bring more rows than a ring has, so
+// attention reads them from here and `ring_commit` stores them afterwards. Row order is that of the call's rows. Rows of one
+// sequence are adjacent and their positions consecutive: the entry of position p >= position[seq] is record
+// row[seq] + p - position[seq]; an earlier position is read from the ring.
+struct FreshView {
+  const uint8_t* records = nullptr;    // [T, record_bytes(format, width)], data then scales
+  const int32_t* row = nullptr;        // [sequences] first row of the sequence in this call
+  const int32_t* position = nullptr;   // [sequences] position of that row
+};
+
 // The sliding-window rings of one layer. The entry of position p of the sequence in state slot s is the record
 //   base + s·slot_stride + (p mod ring_rows)·record_bytes(format, width),   data bytes first, then its scale bytes.
 // ring_rows = window + rows kept for roll-back, so an entry may be overwritten only when no query can see it any more.
@@ -106,7 +116,7 @@ struct Rows {
   const int32_t* window_begin = nullptr;   // first position whose sliding-window entry the row sees
   const int32_t* window_end = nullptr;     // one past the last (position+1; a draft row sees its whole block)
   const uint8_t* is_image = nullptr;       // 1 = image token; null = none
-  const int32_t* state_slot = nullptr;     // [sequences]
+  const int32_t* state_slot = nullptr;     // [sequences]; rows of a sequence are adjacent, positions consecutive
   const int32_t* block_table = nullptr;    // [sequences, block_table_stride], block ids
   int32_t block_table_stride = 0;
 };
