@@ -1,0 +1,120 @@
+// The forward pass of V4.1 (model.md §5, §6, §8), written once against kernels/ops.h. Read forward.cc first: the layer loop;
+// attention.cc and draft.cc hold the rest. V4's differences (model.md §10) are in forward_v4.cc.
+//
+// A Forward is used by one thread. Weights and schedule are shared and read-only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "device/device.h"
+#include "kernels/ops.h"
+#include "model/batch.h"
+#include "model/cache.h"
+#include "model/config.h"
+#include "model/schedule.h"
+#include "model/weights.h"
+#include "model/workspace.h"
+
+namespace di::model {
+
+// The arithmetic of the activations (model.md §4.2). KV quantisation is a matter of the cache (CacheOptions::kv_quant).
+enum class NumericMode : uint8_t {
+  kExact,    // fp32 activations, no activation quantisation
+  kTrained,  // bf16 rounding points and E4M3 activation quantisation of the reference
+};
+
+// Sees intermediate values while a forward runs: tests and inspection. `layer` is the backbone layer, or n_layers + draft
+// layer, or -1. Names are those of vectors/model/README.md (streams, pre_mix, attn_in, attn_out, swa_kv, latent, …).
+using Tap = std::function<void(std::string_view name, int32_t layer, const kernels::Tensor& value)>;
+
+// What may be switched off to see what it is worth (model card, inspection); all on in service.
+struct Ablation {
+  bool engram = true;      // false: the gate writes nothing
+  bool selection = true;   // false: the newest index_topk entries instead of the scored ones
+  bool candidates = true;  // false: Reindex layers score every visible entry
+};
+
+struct ForwardOptions {
+  NumericMode numerics = NumericMode::kTrained;
+  bool engram_copysign = true;  // model.md §12, sign of an exactly zero dot
+  bool draft_context = false;   // store the draft layers' context KV (target features of §8)
+  Ablation ablation;
+};
+
+struct ForwardResult {
+  kernels::Tensor logits;           // [batch.logit_rows, vocab] fp32; lives until the next run
+  kernels::Tensor hidden;           // [batch.logit_rows, H]: normed, what the head was fed with
+};
+
+// One sequence's draft round: the golden token at position a+1, drafts for positions a+2 … a+1+γ.
+struct DraftChunk {
+  int32_t golden = 0;
+  int32_t context_position = 0;  // a: the last position the target has processed and accepted
+  int32_t state_slot = 0;
+  int32_t window_start = 0;      // context below was not computed (truncation, replay)
+};
+
+struct DraftResult {
+  int32_t block = 0;               // γ
+  kernels::Tensor head_hidden;     // [sequences·γ, H] before the norm
+  kernels::Tensor base_logits;     // [sequences·γ, vocab] fp32: U_k; draft_step adds the Markov term in place
+};
+
+class Forward {
+ public:
+  Forward(const ModelConfig& config, const Schedule& schedule, const ModelWeights& weights, const kernels::Ops& ops,
+          kernels::Stream& stream, device::Device& device, ForwardOptions options);
+
+  // Computes the rows of the batch, writes the caches, returns logits of batch.logit_rows.
+  ForwardResult run(const Batch& batch, KvCache& cache, const Tap* tap = nullptr);
+
+  // The parallel stage of a draft round; needs options.draft_context on the runs that processed the context.
+  DraftResult draft(std::span<const DraftChunk> chunks, KvCache& cache, const Tap* tap = nullptr);
+  // The sequential stage, step k = 0..γ-1: adds the Markov term of `previous` [sequences] to the logits of step k and writes
+  // the confidences [sequences]. The corrected logits are rows k, γ+k, 2γ+k … of base_logits.
+  kernels::Tensor draft_step(const DraftResult& draft, int32_t k, const int32_t* previous, float temperature,
+                             float* confidence);
+
+  const ModelConfig& config() const { return config_; }
+  const ForwardOptions& options() const { return options_; }
+  size_t workspace_bytes() const { return workspace_.bytes_held(); }
+
+ private:
+  // One call's context: the shapes of the row sets and the rope tables of their positions.
+  struct Pass;
+
+  kernels::Tensor activation(int64_t rows, int64_t cols);
+  kernels::Tensor fp32(int64_t rows, int64_t cols);
+  kernels::Tensor linear(const kernels::Tensor& x, const kernels::Weight& w);
+  kernels::Tensor linear_fp32(const kernels::Tensor& x, const kernels::Weight& w);
+  void rms_norm(const kernels::Tensor& x, const kernels::Weight& w, const kernels::Tensor& y);
+  float* rope_table(const std::vector<int32_t>& positions, const std::vector<float>& inv_freq);
+
+  void block(Pass& pass, int32_t layer, const BlockWeights& w);
+  void engram(Pass& pass, int32_t layer);
+  kernels::Tensor attention(Pass& pass, int32_t layer, const AttentionWeights& w, const kernels::Tensor& y);
+  void compress(Pass& pass, int32_t layer, const AttentionWeights& w, const kernels::Tensor& y);
+  void select(Pass& pass, int32_t layer, const AttentionWeights& w, const kernels::Tensor& y, const kernels::Tensor& qa);
+  kernels::Tensor moe(Pass& pass, int32_t layer, const MoeWeights& w, const kernels::Tensor& y);
+  void enter_decoder(Pass& pass);
+  void draft_context(Pass& pass);
+
+  const ModelConfig& config_;
+  const Schedule& schedule_;
+  const ModelWeights& weights_;
+  const kernels::Ops& ops_;
+  kernels::Stream& stream_;
+  ForwardOptions options_;
+  kernels::DType dtype_;
+  kernels::Numerics numerics_;
+  Workspace workspace_;
+  std::vector<float> inv_freq_main_;      // r = 0 layers
+  std::vector<float> inv_freq_compress_;  // r > 0 layers (YaRN)
+};
+
+}  // namespace di::model
