@@ -1,4 +1,4 @@
-# Which room may link which (the include rule is checked by tools/check_layers.sh with the same table).
+# Which room may link which (the include rule is checked by tools/check_layers.py with the same table).
 set(DI_ROOMS_base)
 set(DI_ROOMS_codec base)
 set(DI_ROOMS_structured base)
@@ -21,6 +21,7 @@ function(di_room name)
   set(target di_${name})
   add_library(${target} STATIC ${sources})
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/src)
+  di_room_headers(${target} ${name})
   foreach(dep ${DI_ROOMS_${name}})
     if(TARGET di_${dep})
       target_link_libraries(${target} PUBLIC di_${dep})
@@ -32,6 +33,20 @@ function(di_room name)
   endif()
   if(DI_TESTS)
     di_room_tests(${name})
+  endif()
+endfunction()
+
+# Every header compiles alone: the target all_verify_interface_header_sets builds one object per header. Left out are
+# those made to be included several times (-inl.h) and the ones that need a vendor's toolkit.
+set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
+function(di_room_headers target name)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.h)
+  list(FILTER headers EXCLUDE REGEX "-inl\\.h$")
+  if(NOT DI_CUDA)
+    list(FILTER headers EXCLUDE REGEX "/cuda/")
+  endif()
+  if(headers)
+    target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR}/src FILES ${headers})
   endif()
 endfunction()
 

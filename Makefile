@@ -1,0 +1,29 @@
+# Everything that ./run and ./test do not do. `make` alone lists it.
+.PHONY: help bench soak format lint clean fresh
+
+help:
+	@echo 'bench   measures and writes bench/RESULTS.md'
+	@echo 'soak    the long tests'
+	@echo 'format  clang-format over all sources'
+	@echo 'lint    the repository checks and clang-tidy'
+	@echo 'clean   removes build/'
+	@echo 'fresh   ./run --once and ./test from a clean clone, with times'
+
+bench:
+	@tools/bench.sh
+
+soak:
+	@tools/soak.sh
+
+format:
+	@tools/install.sh --test
+	@git ls-files -z --cached --others --exclude-standard -- '*.cc' '*.h' '*.cu' '*.cuh' | xargs -0 clang-format-19 -i
+
+lint:
+	@./test checks tidy
+
+clean:
+	rm -rf build
+
+fresh:
+	@tools/fresh.sh

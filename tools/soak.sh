@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# `make soak`: what takes too long for ./test. Each fuzzer for DEEPINFER_SOAK_SECONDS (600) seconds from its stored inputs, then
+# the C++ tests labelled slow under the address sanitizer.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+seconds=${DEEPINFER_SOAK_SECONDS:-600}
+tools/install.sh --test
+if compgen -G 'tests/fuzz/*_fuzz.cc' >/dev/null; then
+  tools/build.sh fuzz all
+  for program in build/fuzz/*_fuzz; do
+    name=${program##*/}
+    found=build/soak/$name
+    mkdir -p "$found"
+    echo "== $name"
+    # New inputs go to build/soak; a crashing one stays there too and belongs into tests/fuzz/corpus once it is fixed.
+    "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$found/" "$found" "tests/fuzz/corpus/${name%_fuzz}"
+  done
+fi
+tools/build.sh asan all
+ctest --test-dir build/asan --output-on-failure -L slow
