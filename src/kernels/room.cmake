@@ -1,0 +1,9 @@
+# The kernels are compiled with full optimisation in every build: an edit loop with -Og operators would make the model's
+# tests useless. Sanitizer builds keep their own level.
+if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+  target_compile_options(di_kernels PRIVATE -O3)
+endif()
+
+# The reference is the definition: a·b + c is two roundings there, whatever the processor has.
+file(GLOB_RECURSE di_kernels_reference CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cpu/ref/*.cc)
+set_source_files_properties(${di_kernels_reference} PROPERTIES COMPILE_OPTIONS "-ffp-contract=off")
