@@ -1,0 +1,1 @@
+target_link_libraries(di_codec PRIVATE simdjson::simdjson)
