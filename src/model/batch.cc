@@ -43,7 +43,8 @@ Result<void> check_chunk(const ModelConfig& config, int32_t block_tokens, const 
   for (int64_t p = chunk.begin; p < end; ++p) {
     const int32_t id = chunk.tokens[static_cast<size_t>(p)];
     if (id < 0 || id >= config.vocab_size) {
-      return fail(Errc::kInvalidRequest, "token {} at position {} is outside the vocabulary of {}", id, p, config.vocab_size);
+      return fail(Errc::kInvalidRequest, "token {} at position {} is outside the vocabulary of {}", id, p,
+                  config.vocab_size);
     }
   }
   return {};
@@ -81,7 +82,8 @@ const ClosingRows& Batch::closing_for(int32_t ratio) const {
 }
 
 Result<void> build_batch(const ModelConfig& config, const Schedule& schedule, const EngramTables* engram,
-                         TruncationRule rule, int32_t block_tokens, std::span<const SequenceChunk> chunks, Batch& batch) {
+                         TruncationRule rule, int32_t block_tokens, std::span<const SequenceChunk> chunks,
+                         Batch& batch) {
   batch.ids.clear();
   for (RowSet* set : {&batch.all, &batch.boundary, &batch.decoder}) clear(*set);
   batch.truncated = false;
@@ -138,12 +140,17 @@ Result<void> build_batch(const ModelConfig& config, const Schedule& schedule, co
   for (RowSet* set : {&batch.all, &batch.boundary, &batch.decoder}) drop_image_flags_if_unused(*set);
 
   batch.engram_rows.assign(engram == nullptr ? 0 : engram->layers.size(), {});
-  if (engram != nullptr) {
-    for (size_t e = 0; e < engram->layers.size(); ++e) {
-      for (const SequenceChunk& chunk : chunks) {
-        append_engram_rows(*engram, static_cast<int32_t>(e), chunk.tokens, chunk.is_image, chunk.begin, chunk.count,
-                           batch.engram_rows[e]);
-      }
+  for (size_t e = 0; e < batch.engram_rows.size(); ++e) {
+    std::vector<int64_t>& rows = batch.engram_rows[e];
+    rows.resize(batch.ids.size() * static_cast<size_t>(engram->columns));
+    size_t row = 0;
+    for (const SequenceChunk& chunk : chunks) {
+      const int32_t history = std::min(chunk.begin, engram->lookback());
+      const auto ids =
+          chunk.tokens.subspan(static_cast<size_t>(chunk.begin - history), static_cast<size_t>(history + chunk.count));
+      const size_t values = static_cast<size_t>(chunk.count) * static_cast<size_t>(engram->columns);
+      engram_rows(*engram, static_cast<int32_t>(e), ids, history, std::span(rows).subspan(row, values));
+      row += values;
     }
   }
   return {};

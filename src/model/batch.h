@@ -1,10 +1,11 @@
-// The plan of one forward pass: plain data, built on the host by the engine's step from the sequences it scheduled. Nothing
-// in the model knows about requests; a row is a token of some sequence, and what the row may see is written here.
+// The plan of one forward pass: plain data, built on the host by the engine's step from the sequences it scheduled.
+// Nothing in the model knows about requests; a row is a token of some sequence, and what the row may see is written
+// here.
 //
 // Row sets (model.md §6)
 //   all      every row of the call: encoder layers, and the cache projections of the boundary layer.
-//   boundary the rows that go on through the boundary layer and see its whole window (rule `vl`) or the clipped one (`di`).
-//   decoder  the same rows in the layers above, with the window clipped at the kept range.
+//   boundary the rows that go on through the boundary layer and see its whole window (rule `vl`) or the clipped one
+//   (`di`). decoder  the same rows in the layers above, with the window clipped at the kept range.
 // Without truncation the three are the same rows with the same windows.
 //
 // Not thread-safe; a Batch is built, used by one forward, and reused.
@@ -27,11 +28,11 @@ enum class TruncationRule : uint8_t { kVl, kDi };  // kVl: the boundary layer ke
 
 // One sequence's share of a step.
 struct SequenceChunk {
-  std::span<const int32_t> tokens;     // the whole sequence from position 0, at least begin + count long
-  std::span<const uint8_t> is_image;   // same length, or empty = no images
-  int32_t begin = 0;                   // first position to compute
-  int32_t count = 0;                   // rows
-  int32_t state_slot = 0;              // rings and compressor state
+  std::span<const int32_t> tokens;    // the whole sequence from position 0, at least begin + count long
+  std::span<const uint8_t> is_image;  // same length, or empty = no images
+  int32_t begin = 0;                  // first position to compute
+  int32_t count = 0;                  // rows
+  int32_t state_slot = 0;             // rings and compressor state
   std::span<const int32_t> block_table;
   // Bounded replay: sliding-window entries below window_start count as absent; Block KV of positions below
   // block_write_begin is already stored and is not rewritten.
@@ -72,14 +73,14 @@ struct Batch {
   std::vector<int32_t> state_slot;   // [sequences]
   std::vector<int32_t> block_table;  // [sequences, block_table_stride]
   int32_t block_table_stride = 0;
-  std::vector<int32_t> fresh_row;        // [sequences], in `all`
-  std::vector<int32_t> fresh_position;   // [sequences]
+  std::vector<int32_t> fresh_row;       // [sequences], in `all`
+  std::vector<int32_t> fresh_position;  // [sequences]
   std::vector<int32_t> decoder_fresh_row;
   std::vector<int32_t> decoder_fresh_position;
 
-  std::vector<ClosingRows> closing;              // one per ratio > 0 of the schedule
-  std::vector<std::vector<int64_t>> engram_rows; // per Engram layer: [rows, columns] table rows
-  std::vector<int32_t> logit_rows;               // indices into `decoder`, ascending
+  std::vector<ClosingRows> closing;               // one per ratio > 0 of the schedule
+  std::vector<std::vector<int64_t>> engram_rows;  // per Engram layer: [rows, columns] table rows
+  std::vector<int32_t> logit_rows;                // indices into `decoder`, ascending
 
   kernels::Rows rows(const RowSet& set) const;
   const ClosingRows& closing_for(int32_t ratio) const;
@@ -88,6 +89,7 @@ struct Batch {
 // `engram` may be null for a model without Engram. The error names the sequence and the limit: a token id outside the
 // vocabulary, a position beyond max_position_embeddings, a block table that is too short.
 Result<void> build_batch(const ModelConfig& config, const Schedule& schedule, const EngramTables* engram,
-                         TruncationRule rule, int32_t block_tokens, std::span<const SequenceChunk> chunks, Batch& batch);
+                         TruncationRule rule, int32_t block_tokens, std::span<const SequenceChunk> chunks,
+                         Batch& batch);
 
 }  // namespace di::model

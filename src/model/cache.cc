@@ -1,15 +1,11 @@
 #include "model/cache.h"
 
-#include <algorithm>
-#include <numeric>
-
 namespace di::model {
 namespace {
 
-int64_t align_up(int64_t value, int64_t alignment) { return (value + alignment - 1) / alignment * alignment; }
-
-// Ratio 4 of V4 mixes two neighbouring groups, so the open state spans both.
-bool overlaps(int32_t ratio) { return ratio == 4; }
+int64_t align_up(int64_t value, int64_t alignment) {
+  return (value + alignment - 1) / alignment * alignment;
+}
 
 }  // namespace
 
@@ -20,7 +16,8 @@ int32_t CacheLayout::plane_of(int32_t layer) const {
   return -1;
 }
 
-Result<CacheLayout> make_cache_layout(const ModelConfig& config, const Schedule& schedule, const CacheOptions& options) {
+Result<CacheLayout> make_cache_layout(const ModelConfig& config, const Schedule& schedule,
+                                      const CacheOptions& options) {
   CacheLayout layout;
   layout.options = options;
   layout.head_dim = config.head_dim;
@@ -30,9 +27,10 @@ Result<CacheLayout> make_cache_layout(const ModelConfig& config, const Schedule&
     layout.main_format = options.fp4_main ? kernels::KvFormat::kE2m1E4m3 : kernels::KvFormat::kE4m3Ue8m0;
     layout.index_format = kernels::KvFormat::kE2m1Ue8m0;
     if (config.head_dim % 32 != 0 || config.index_head_dim % 32 != 0) {
-      return fail(Errc::kInvalidRequest,
-                  "KV quantisation works on groups of 32 channels: head_dim {} and index_head_dim {} must be multiples of 32",
-                  config.head_dim, config.index_head_dim);
+      return fail(
+          Errc::kInvalidRequest,
+          "KV quantisation works on groups of 32 channels: head_dim {} and index_head_dim {} must be multiples of 32",
+          config.head_dim, config.index_head_dim);
     }
   }
   layout.ring_rows = config.sliding_window + options.max_backtracking;
@@ -41,40 +39,35 @@ Result<CacheLayout> make_cache_layout(const ModelConfig& config, const Schedule&
 
   int64_t slot = layout.ring_bytes * layout.n_rings;
   int64_t block = 0;
-  for (size_t l = 0; l < schedule.layers.size(); ++l) {
-    const LayerPlan& plan = schedule.layers[l];
-    if (plan.ratio == 0 || plan.kv_source != static_cast<int32_t>(l)) continue;
-    if (options.block_tokens % plan.ratio != 0) {
+  const auto reserve_state = [&](int32_t rows, int32_t width) {
+    if (rows == 0 || width == 0) return int64_t{-1};
+    const int64_t offset = slot;
+    slot = align_up(slot + int64_t{rows} * 2 * width * 4, 64);
+    return offset;
+  };
+  for (const KvSourcePlan& source : schedule.kv_sources) {
+    if (options.block_tokens % source.ratio != 0) {
       return fail(Errc::kInvalidRequest, "block_tokens {} must be a multiple of layer {}'s compress ratio {}",
-                  options.block_tokens, l, plan.ratio);
+                  options.block_tokens, source.layer, source.ratio);
     }
     CacheLayout::Plane plane;
-    plane.layer = static_cast<int32_t>(l);
-    plane.ratio = plan.ratio;
-    plane.entries = options.block_tokens / plan.ratio;
+    plane.layer = source.layer;
+    plane.ratio = source.ratio;
+    plane.entries = options.block_tokens / source.ratio;
     plane.main_offset = block;
-    block += plane.entries * kernels::record_bytes(layout.main_format, config.head_dim);
-    const bool indexed = plan.kind != LayerKind::kHca;
-    if (indexed) {
+    block += plane.entries * kernels::record_bytes(layout.main_format, source.main_width);
+    if (source.index_width > 0) {
       plane.index_offset = block;
-      block += plane.entries * kernels::record_bytes(layout.index_format, config.index_head_dim);
+      block += plane.entries * kernels::record_bytes(layout.index_format, source.index_width);
     }
     layout.planes.push_back(plane);
-
-    const int32_t rows = plan.ratio == 1 ? 0 : (overlaps(plan.ratio) ? 2 : 1) * plan.ratio + options.max_backtracking - 1;
-    const int32_t wide = overlaps(plan.ratio) ? 2 : 1;
-    const auto reserve_state = [&](int32_t width) {
-      if (rows == 0) return int64_t{-1};
-      const int64_t offset = slot;
-      slot = align_up(slot + int64_t{rows} * 2 * width * 4, 64);
-      return offset;
-    };
+    // Roll-back needs the rows of the open group and of every row that may be taken back.
+    const int32_t rows = source.state_rows == 0 ? 0 : source.state_rows + options.max_backtracking - 1;
     layout.state_rows.push_back(rows);
-    layout.state_width.push_back(wide * config.head_dim);
-    layout.state_offset.push_back(reserve_state(wide * config.head_dim));
-    const bool own_index_compressor = plan.kind == LayerKind::kCsa;
-    layout.index_state_width.push_back(wide * config.index_head_dim);
-    layout.index_state_offset.push_back(own_index_compressor ? reserve_state(wide * config.index_head_dim) : -1);
+    layout.state_width.push_back(source.state_width);
+    layout.state_offset.push_back(reserve_state(rows, source.state_width));
+    layout.index_state_width.push_back(source.index_state_width);
+    layout.index_state_offset.push_back(reserve_state(rows, source.index_state_width));
   }
   layout.slot_bytes = slot;
   layout.block_bytes = block;
@@ -86,8 +79,10 @@ Result<KvCache> KvCache::create(device::Device& device, const CacheLayout& layou
   cache.layout_ = layout;
   cache.n_blocks_ = n_blocks;
   cache.n_slots_ = n_slots;
-  cache.blocks_ = DI_TRY(device::Buffer::allocate(device, static_cast<size_t>(layout.block_bytes) * static_cast<size_t>(n_blocks)));
-  cache.slots_ = DI_TRY(device::Buffer::allocate(device, static_cast<size_t>(layout.slot_bytes) * static_cast<size_t>(n_slots)));
+  cache.blocks_ =
+      DI_TRY(device::Buffer::allocate(device, static_cast<size_t>(layout.block_bytes) * static_cast<size_t>(n_blocks)));
+  cache.slots_ =
+      DI_TRY(device::Buffer::allocate(device, static_cast<size_t>(layout.slot_bytes) * static_cast<size_t>(n_slots)));
   return cache;
 }
 
@@ -148,7 +143,11 @@ kernels::CompressorStateView KvCache::index_state(int32_t plane) const {
   return view;
 }
 
-std::byte* KvCache::block(int32_t id) const { return blocks_.data() + layout_.block_bytes * id; }
-std::byte* KvCache::slot(int32_t id) const { return slots_.data() + layout_.slot_bytes * id; }
+std::byte* KvCache::block(int32_t id) const {
+  return blocks_.data() + layout_.block_bytes * id;
+}
+std::byte* KvCache::slot(int32_t id) const {
+  return slots_.data() + layout_.slot_bytes * id;
+}
 
 }  // namespace di::model

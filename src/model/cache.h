@@ -1,9 +1,11 @@
 // Device memory of the caches of model.md §7 and where every entry lies in it.
-//   Block KV   blocks of `block_tokens` tokens; a block holds, for each KV source layer in ascending order, its main entries
+//   Block KV   blocks of `block_tokens` tokens; a block holds, for each KV source layer in ascending order, its main
+//   entries
 //              and then its index keys (kv-cache.md §2.4; index keys in the split form of §4.3).
 //   State slot one per running sequence: the sliding-window rings of all layers and of the draft layers, then the open
 //              compressor groups.
-// Which blocks and slots belong to whom is the engine's business (src/kv). Not thread-safe: written by the forward pass.
+// Which blocks and slots belong to whom is the engine's business (src/kv). Not thread-safe: written by the forward
+// pass.
 #pragma once
 
 #include <cstdint>
@@ -40,11 +42,11 @@ struct CacheLayout {
   kernels::KvFormat index_format = kernels::KvFormat::kF32;
   int32_t head_dim = 0;
   int32_t index_head_dim = 0;
-  int32_t ring_rows = 0;             // sliding_window + max_backtracking
-  int32_t n_rings = 0;               // backbone layers, then draft layers
-  int64_t ring_bytes = 0;            // one layer's ring in a slot
-  std::vector<Plane> planes;         // ascending by layer
-  std::vector<int64_t> state_offset; // per plane: byte offset of its compressor state in a slot, -1 = none
+  int32_t ring_rows = 0;              // sliding_window + max_backtracking
+  int32_t n_rings = 0;                // backbone layers, then draft layers
+  int64_t ring_bytes = 0;             // one layer's ring in a slot
+  std::vector<Plane> planes;          // ascending by layer
+  std::vector<int64_t> state_offset;  // per plane: byte offset of its compressor state in a slot, -1 = none
   std::vector<int32_t> state_rows;
   std::vector<int32_t> state_width;
   std::vector<int64_t> index_state_offset;  // V4: the indexer's own compressor, -1 = none

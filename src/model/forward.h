@@ -1,5 +1,5 @@
-// The forward pass of V4.1 (model.md §5, §6, §8), written once against kernels/ops.h. Read forward.cc first: the layer loop;
-// attention.cc and draft.cc hold the rest. V4's differences (model.md §10) are in forward_v4.cc.
+// The forward pass of V4.1 (model.md §5, §6, §8), written once against kernels/ops.h. Read forward.cc first: the layer
+// loop; attention.cc and draft.cc hold the rest. V4's differences (model.md §10) are in forward_v4.cc.
 //
 // A Forward is used by one thread. Weights and schedule are shared and read-only.
 #pragma once
@@ -16,6 +16,7 @@
 #include "model/batch.h"
 #include "model/cache.h"
 #include "model/config.h"
+#include "model/rope.h"
 #include "model/schedule.h"
 #include "model/weights.h"
 #include "model/workspace.h"
@@ -28,8 +29,9 @@ enum class NumericMode : uint8_t {
   kTrained,  // bf16 rounding points and E4M3 activation quantisation of the reference
 };
 
-// Sees intermediate values while a forward runs: tests and inspection. `layer` is the backbone layer, or n_layers + draft
-// layer, or -1. Names are those of vectors/model/README.md (streams, pre_mix, attn_in, attn_out, swa_kv, latent, …).
+// Sees intermediate values while a forward runs: tests and inspection. `layer` is the backbone layer, or n_layers +
+// draft layer, or -1. Names are those of vectors/model/README.md (streams, pre_mix, attn_in, attn_out, swa_kv, latent,
+// …).
 using Tap = std::function<void(std::string_view name, int32_t layer, const kernels::Tensor& value)>;
 
 // What may be switched off to see what it is worth (model card, inspection); all on in service.
@@ -47,8 +49,8 @@ struct ForwardOptions {
 };
 
 struct ForwardResult {
-  kernels::Tensor logits;           // [batch.logit_rows, vocab] fp32; lives until the next run
-  kernels::Tensor hidden;           // [batch.logit_rows, H]: normed, what the head was fed with
+  kernels::Tensor logits;  // [batch.logit_rows, vocab] fp32; lives until the next run
+  kernels::Tensor hidden;  // [batch.logit_rows, H]: normed, what the head was fed with
 };
 
 // One sequence's draft round: the golden token at position a+1, drafts for positions a+2 … a+1+γ.
@@ -56,13 +58,13 @@ struct DraftChunk {
   int32_t golden = 0;
   int32_t context_position = 0;  // a: the last position the target has processed and accepted
   int32_t state_slot = 0;
-  int32_t window_start = 0;      // context below was not computed (truncation, replay)
+  int32_t window_start = 0;  // context below was not computed (truncation, replay)
 };
 
 struct DraftResult {
-  int32_t block = 0;               // γ
-  kernels::Tensor head_hidden;     // [sequences·γ, H] before the norm
-  kernels::Tensor base_logits;     // [sequences·γ, vocab] fp32: U_k; draft_step adds the Markov term in place
+  int32_t block = 0;            // γ
+  kernels::Tensor head_hidden;  // [sequences·γ, H] before the norm
+  kernels::Tensor base_logits;  // [sequences·γ, vocab] fp32: U_k; draft_step adds the Markov term in place
 };
 
 class Forward {
@@ -75,8 +77,8 @@ class Forward {
 
   // The parallel stage of a draft round; needs options.draft_context on the runs that processed the context.
   DraftResult draft(std::span<const DraftChunk> chunks, KvCache& cache, const Tap* tap = nullptr);
-  // The sequential stage, step k = 0..γ-1: adds the Markov term of `previous` [sequences] to the logits of step k and writes
-  // the confidences [sequences]. The corrected logits are rows k, γ+k, 2γ+k … of base_logits.
+  // The sequential stage, step k = 0..γ-1: adds the Markov term of `previous` [sequences] to the logits of step k and
+  // writes the confidences [sequences]. The corrected logits are rows k, γ+k, 2γ+k … of base_logits.
   kernels::Tensor draft_step(const DraftResult& draft, int32_t k, const int32_t* previous, float temperature,
                              float* confidence);
 
@@ -85,24 +87,44 @@ class Forward {
   size_t workspace_bytes() const { return workspace_.bytes_held(); }
 
  private:
-  // One call's context: the shapes of the row sets and the rope tables of their positions.
-  struct Pass;
+  struct Pass;  // one call's context (forward_pass.h)
+  // A hyper-connection site: the sub-layer's input and the coefficients that put its output back.
+  struct Site {
+    kernels::Tensor y;     // [rows, H]
+    kernels::Tensor pre;   // [rows, hc] fp32, the next site's mix
+    kernels::Tensor post;  // [rows, hc] fp32
+    kernels::Tensor comb;  // [rows, hc·hc] fp32
+  };
+
+  // forward.cc
+  void block(Pass& pass, const LayerPlan& plan, const LayerWeights& w);
+  Site hc_in(Pass& pass, const float* fn, const float* base, const float* scale, const kernels::Weight& norm);
+  void hc_out(Pass& pass, const Site& site, const kernels::Tensor& out);
+  void engram(Pass& pass, const LayerPlan& plan, const EngramWeights& w);
+  kernels::Tensor moe(Pass& pass, const LayerPlan& plan, const FfnWeights& w, const kernels::Tensor& y);
+  ForwardResult head(Pass& pass);
+  // attention.cc
+  kernels::Tensor attention(Pass& pass, const LayerPlan& plan, const AttentionWeights& w, Site& site);
+  void compress(Pass& pass, const LayerPlan& plan, const AttentionWeights& w, const kernels::Tensor& y);
+  void select(Pass& pass, const LayerPlan& plan, const IndexerWeights& w, const kernels::Tensor& y,
+              const kernels::Tensor& qa);
+  void select_newest(Pass& pass, const LayerPlan& plan);
+  void enter_decoder(Pass& pass, Site& site);
+  // draft.cc
+  void capture_feature(Pass& pass, const LayerPlan& plan);
+  void draft_context(Pass& pass);
+  // forward_v4.cc
+  void compress_v4(Pass& pass, const LayerPlan& plan, const AttentionWeights& w, const kernels::Tensor& y);
+  kernels::Tensor head_mix_v4(const kernels::Tensor& streams);
 
   kernels::Tensor activation(int64_t rows, int64_t cols);
   kernels::Tensor fp32(int64_t rows, int64_t cols);
   kernels::Tensor linear(const kernels::Tensor& x, const kernels::Weight& w);
   kernels::Tensor linear_fp32(const kernels::Tensor& x, const kernels::Weight& w);
-  void rms_norm(const kernels::Tensor& x, const kernels::Weight& w, const kernels::Tensor& y);
-  float* rope_table(const std::vector<int32_t>& positions, const std::vector<float>& inv_freq);
-
-  void block(Pass& pass, int32_t layer, const BlockWeights& w);
-  void engram(Pass& pass, int32_t layer);
-  kernels::Tensor attention(Pass& pass, int32_t layer, const AttentionWeights& w, const kernels::Tensor& y);
-  void compress(Pass& pass, int32_t layer, const AttentionWeights& w, const kernels::Tensor& y);
-  void select(Pass& pass, int32_t layer, const AttentionWeights& w, const kernels::Tensor& y, const kernels::Tensor& qa);
-  kernels::Tensor moe(Pass& pass, int32_t layer, const MoeWeights& w, const kernels::Tensor& y);
-  void enter_decoder(Pass& pass);
-  void draft_context(Pass& pass);
+  kernels::Tensor rms_norm(const kernels::Tensor& x, const kernels::Weight& w);
+  kernels::Tensor take_rows(const kernels::Tensor& x, const std::vector<int32_t>& index);
+  const float* rope_table(const std::vector<int32_t>& positions, bool compressed);
+  float eps() const { return static_cast<float>(config_.rms_norm_eps); }
 
   const ModelConfig& config_;
   const Schedule& schedule_;
@@ -113,8 +135,13 @@ class Forward {
   kernels::DType dtype_;
   kernels::Numerics numerics_;
   Workspace workspace_;
-  std::vector<float> inv_freq_main_;      // r = 0 layers
-  std::vector<float> inv_freq_compress_;  // r > 0 layers (YaRN)
+  RopeFrequencies rope_;
+  // Row arrays of the latest draft round.
+  RowSet draft_rows_;
+  std::vector<int32_t> draft_ids_;
+  std::vector<int32_t> draft_slots_;
+  std::vector<int32_t> draft_fresh_row_;
+  std::vector<int32_t> draft_fresh_position_;
 };
 
 }  // namespace di::model

@@ -1,6 +1,6 @@
-// Scratch memory of a forward pass: a stack of buffers on the device. Buffers live until the mark before them is released,
-// so that layers reuse the same bytes. It grows by slabs until the largest step has been seen and allocates nothing after.
-// One forward at a time.
+// Scratch memory of a forward pass: a stack of buffers on the device. Buffers live until the mark before them is
+// released, so that layers reuse the same bytes. It grows by slabs until the largest step has been seen and allocates
+// nothing after. One forward at a time.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace di::model {
 
 class Workspace {
  public:
-  explicit Workspace(device::Device& device, size_t slab_bytes = size_t{8} << 20) : device_(&device), slab_bytes_(slab_bytes) {}
+  explicit Workspace(device::Device& device, size_t slab_bytes = size_t{8} << 20)
+      : device_(&device), slab_bytes_(slab_bytes) {}
 
   // A contiguous matrix; contents undefined. Aborts when the device has no memory left (the plan was wrong).
   kernels::Tensor tensor(int64_t rows, int64_t cols, kernels::DType dtype);

@@ -1,0 +1,32 @@
+#include "device/device.h"
+
+#include <utility>
+
+namespace di::device {
+
+Result<Buffer> Buffer::allocate(Device& device, size_t bytes) {
+  Buffer buffer;
+  buffer.device_ = &device;
+  buffer.size_ = bytes;
+  if (bytes > 0) buffer.data_ = DI_TRY(device.allocate(bytes));
+  return buffer;
+}
+
+Buffer::~Buffer() {
+  if (data_ != nullptr) device_->release(data_, size_);
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : device_(other.device_), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this != &other) {
+    if (data_ != nullptr) device_->release(data_, size_);
+    device_ = other.device_;
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+  }
+  return *this;
+}
+
+}  // namespace di::device
