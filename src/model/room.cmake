@@ -1,0 +1,1 @@
+target_link_libraries(di_model PRIVATE PkgConfig::UTF8PROC)
