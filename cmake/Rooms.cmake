@@ -37,11 +37,11 @@ function(di_room name)
 endfunction()
 
 # Every header compiles alone: the target all_verify_interface_header_sets builds one object per header. Left out are
-# those made to be included several times (-inl.h) and the ones that need a vendor's toolkit.
+# those made to be included several times (-inl.h, .inl.h) and the ones that need a vendor's toolkit.
 set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
 function(di_room_headers target name)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.h)
-  list(FILTER headers EXCLUDE REGEX "-inl\\.h$")
+  list(FILTER headers EXCLUDE REGEX "[-.]inl\\.h$")
   if(NOT DI_CUDA)
     list(FILTER headers EXCLUDE REGEX "/cuda/")
   endif()
