@@ -29,7 +29,7 @@ FORBIDDEN = [
     (r"(?i)copyrigh[t] (\(c\)|©|[0-9]{4})|SPDX-Licens[e]", r".*", r"LICENSE|NOTICE|web/vendor/.*|tests/data/.*", "the licence is in LICENSE alone (docs/decisions/0001)"),
     (r"\bthrow\b(?! *\(\))", r"src/" + CPP, r"", "errors are values (code only)"),
     (r"\bgetenv *\(", r"src/" + CPP, r"src/cli/.*", "environment variables are read in src/cli only (code only)"),
-    (r"\b(sleep_for|sleep_until|usleep|nanosleep) *\(", r"(src|tests)/" + CPP, r"(src|tests)/(base|cli)/.*", "wait on the event or use the clock of base/ (code only)"),
+    (r"\bthis_thread::sleep_|\b(usleep|nanosleep|sleep) *\(", r"(src|tests)/" + CPP, r"(src|tests)/(base|cli)/.*", "wait on the event or use the clock of base/ (code only)"),
     (r"\.detach *\(\)", r"(src|tests)/" + CPP, r"", "no detached threads (code only)"),
     (r"\bdynamic_cast *<|\btypeid *\(", r"src/" + CPP, r"", "no RTTI (code only)"),
     (r"\bco_await\b[^;]*\bDI_CO_TRY *\(|DI_CO_TRY *\([^;]*\bco_await\b", r"src/" + CPP, r"", "co_await inside DI_CO_TRY stops g++ 12 (code only)"),
