@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "codec/conversation.h"
 #include "codec/tokenizer/tokenizer.h"
 
 namespace di::codec::testing {
@@ -58,5 +59,8 @@ inline TokenizerRef vector_tokenizer(bool v41 = false) {
   static const TokenizerRef patched = load(true);
   return v41 ? patched : v4;
 }
+
+// The `conversation` member of a request vector as the type it describes.
+Conversation conversation_of(const Json& value);
 
 }  // namespace di::codec::testing

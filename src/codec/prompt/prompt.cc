@@ -1,0 +1,112 @@
+#include "codec/prompt/prompt.h"
+
+#include <cmath>
+
+#include "codec/prompt/builder.h"
+#include "codec/rust_text.h"
+
+namespace di::codec {
+
+SpecialSpellings SpecialSpellings::for_tokenizer(const Tokenizer& tokenizer) {
+  SpecialSpellings special;
+  constexpr std::string_view kReleaseImage = "<｜deepseek_image｜>";
+  if (tokenizer.added_id(kReleaseImage)) special.image = kReleaseImage;
+  return special;
+}
+
+RenderedPrompt render_conversation(const Conversation& conversation, ModelVersion version,
+                                   const SpecialSpellings& special) {
+  RenderedPrompt prompt;
+  PromptBuilder builder(special, prompt);
+  if (version == ModelVersion::kV4) {
+    render_v4(conversation, builder, prompt);
+  } else {
+    render_v41(conversation, builder, prompt);
+  }
+  return prompt;
+}
+
+Result<std::vector<TokenId>> encode_prompt(const RenderedPrompt& prompt, const Tokenizer& tokenizer, ThreadPool* pool) {
+  static_cast<void>(pool);
+  const std::string_view text = prompt.text;
+  std::vector<TokenId> ids;
+  ids.reserve(text.size() / 3 + prompt.special_ranges.size());
+  size_t at = 0;
+  for (const auto& [begin, end] : prompt.special_ranges) {
+    tokenizer.encode_plain(text.substr(at, begin - at), ids);
+    const std::string_view spelling = text.substr(begin, end - begin);
+    const std::optional<TokenId> id = tokenizer.added_id(spelling);
+    if (!id) {
+      return fail(Errc::kInternal, "special token {} is not in the added vocabulary", rust_debug(spelling));
+    }
+    ids.push_back(*id);
+    at = end;
+  }
+  tokenizer.encode_plain(text.substr(at), ids);
+  return ids;
+}
+
+Result<std::vector<TokenId>> encode_conversation(const Conversation& conversation, ModelVersion version,
+                                                 const Tokenizer& tokenizer, const SpecialSpellings& special,
+                                                 ThreadPool* pool) {
+  auto ids = encode_prompt(render_conversation(conversation, version, special), tokenizer, pool);
+  if (!ids) return fail(ids.error().code, "failed to encode conversation: {}", ids.error().message);
+  return ids;
+}
+
+namespace {
+
+struct ImageGrid {
+  double width;  // pixels after resizing
+  double height;
+  uint32_t count;
+};
+
+// One round of recipe.md §2.8: patches of 14 pixels, 3 x 3 patches a token, 544 x 544 at least, 1024 tokens at most.
+ImageGrid image_round(double w, double h) {
+  constexpr double kPatch = 14;
+  constexpr double kCell = 42;
+  constexpr double kMinArea = 544.0 * 544.0;
+  if (const double area = w * h; area > 0 && area < kMinArea) {
+    const double ratio = std::sqrt(kMinArea / area);
+    w = std::trunc(w * ratio);
+    h = std::trunc(h * ratio);
+  }
+  double bw = std::ceil(w / kPatch) * kPatch;
+  double bh = std::ceil(h / kPatch) * kPatch;
+  const auto count = [&] {
+    return static_cast<uint32_t>(std::ceil(bh / kPatch / 3) * (std::ceil(bw / kPatch / 3) + 1) + 2);
+  };
+  if (count() > 1024) {
+    const double ratio = h / w;
+    const double mw = std::sqrt(1022 / ratio + 0.25) - 0.5;
+    const double mh = mw * ratio;
+    if (mw < 1) {
+      bw = kCell;
+      bh = 511 * kCell;
+    } else if (mh < 1) {
+      bw = 1021 * kCell;
+      bh = kCell;
+    } else {
+      const double beta = std::min(std::trunc(mw) * kCell / w, std::trunc(mh) * kCell / h);
+      bw = std::trunc(w * beta / kPatch) * kPatch;
+      bh = std::trunc(h * beta / kPatch) * kPatch;
+    }
+  }
+  return {bw, bh, count()};
+}
+
+}  // namespace
+
+Result<uint32_t> image_token_count(uint32_t width, uint32_t height) {
+  if (width == 0 || height == 0) return fail(Errc::kInvalidRequest, "image of {} x {} pixels is empty", width, height);
+  ImageGrid grid = image_round(width, height);
+  for (int round = 1; round < 10; ++round) {
+    const ImageGrid next = image_round(grid.width, grid.height);
+    if (next.width == grid.width && next.height == grid.height && next.count == grid.count) return grid.count;
+    grid = next;
+  }
+  return fail(Errc::kInvalidRequest, "image of {} x {} pixels: the token count does not settle", width, height);
+}
+
+}  // namespace di::codec
