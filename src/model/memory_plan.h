@@ -1,5 +1,5 @@
 // What a model costs, from its config alone: tensors, parameters, bytes per class, KV bytes, and memory for a given context and
-// number of sequences (model.md §3, §7). `deepinfer model inspect` prints it.
+// number of sequences (model.md §3, §7). inspect.h prints it.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "kernels/tensor.h"
+#include "model/cache.h"
 #include "model/config.h"
 #include "model/safetensors.h"
 #include "model/schedule.h"
@@ -50,56 +50,37 @@ struct ParameterCount {
   int64_t active_decode = 0;   // parameters multiplied for a decode token: every layer, its selected experts, the head
   int64_t active_prefill = 0;  // for a prompt token without logits: the encoder half and the boundary layer's KV projections
 };
-ParameterCount count_parameters(const ModelConfig& config, const Schedule& schedule);
-
-struct KvFormats {
-  kernels::KvFormat swa = kernels::KvFormat::kE4m3Ue8m0;
-  kernels::KvFormat main = kernels::KvFormat::kE2m1E4m3;
-  kernels::KvFormat index = kernels::KvFormat::kE2m1Ue8m0;
-};
-// `quantised` false, or V4: everything kF32. V4.1: the trained formats, main entries by use_fp4_sparse_kv.
-KvFormats kv_formats(const ModelConfig& config, bool quantised = true);
-
-inline constexpr int32_t kBlockTokens = 128;  // tokens of one Block KV block
+// With a checkpoint the bytes are those of its tensors, else those of the declared formats (BF16 for unquantised weights).
+ParameterCount count_parameters(const ModelConfig& config, const Schedule& schedule, const Safetensors* checkpoint = nullptr);
 
 struct PlanOptions {
   int64_t context = 4096;  // tokens per sequence
   int32_t sequences = 1;
-  bool quantised_kv = true;
-  int32_t rollback_rows = -1;  // rows kept for speculative roll-back; -1: dspark_block_size + 1, 0 without a draft
+  bool kv_quant = true;         // V4 caches are fp32 whatever this says
+  int32_t block_tokens = 128;
+  int32_t max_backtracking = -1;  // rows kept for speculative roll-back; -1: dspark_block_size + 1, 0 without a draft
 };
+
+// The cache options that belong to these plan options.
+CacheOptions cache_options(const ModelConfig& config, const PlanOptions& options);
 
 struct MemoryPlan {
-  KvFormats formats;
-  int64_t weight_bytes = 0;           // as stored
-  int64_t kv_bytes_per_block = 0;     // Block KV of kBlockTokens tokens, all KV sources
-  double kv_bytes_per_token = 0;      // = kv_bytes_per_block / kBlockTokens
+  CacheLayout layout;
+  int64_t weight_bytes = 0;             // as stored
+  double kv_bytes_per_token = 0;        // Block KV: layout.block_bytes / block_tokens
   int64_t blocks_per_sequence = 0;
-  int64_t block_kv_bytes = 0;         // all sequences
-  int32_t swa_ring_rows = 0;          // window + roll-back rows
-  int64_t swa_window_bytes = 0;       // one sequence, window rows only: backbone
-  int64_t swa_window_encoder_bytes = 0;
-  int64_t swa_window_draft_bytes = 0;
-  int64_t swa_ring_bytes = 0;         // one sequence, backbone and draft, whole rings
-  int64_t compressor_state_bytes = 0; // one sequence, open groups (fp32 value and score)
-  int64_t engram_history_bytes = 0;   // one sequence, look-back token ids
-  int64_t sequence_bytes = 0;         // one sequence: rings + state + history
-  int64_t kv_total_bytes = 0;         // blocks and sequence state of all sequences
-  int64_t total_bytes = 0;            // with the weights
+  int64_t block_kv_bytes = 0;           // all sequences
+  int64_t swa_window_bytes = 0;         // one sequence, backbone layers, without roll-back rows
+  int64_t swa_window_encoder_bytes = 0; // layers before the boundary
+  int64_t swa_window_draft_bytes = 0;   // draft layers
+  int64_t compressor_state_bytes = 0;   // one sequence, open groups (fp32 value and score) with roll-back rows
+  int64_t engram_history_bytes = 0;     // one sequence, look-back token ids
+  int64_t sequence_bytes = 0;           // one sequence: state slot (rings and open groups) and history
+  int64_t kv_total_bytes = 0;           // blocks and sequence state of all sequences
+  int64_t total_bytes = 0;              // with the weights
 };
+// Fails when the context is not in 1 .. max_position_embeddings, or a size is not positive.
 Result<MemoryPlan> plan_memory(const ModelConfig& config, const Schedule& schedule, const PlanOptions& options);
 
-struct InspectOptions {
-  PlanOptions plan;
-  bool json = false;    // one JSON object instead of text
-  bool layers = true;   // the layer table
-};
-
-// The report of `deepinfer model inspect`. With a checkpoint its tensors are bound and checked too: a violation is the error,
-// unknown tensors are listed. `checkpoint` may be null.
-Result<std::string> inspect_report(const ModelConfig& config, const Safetensors* checkpoint, const InspectOptions& options);
-
-// Opens DIR (config.json; weights when they are there) and reports.
-Result<std::string> inspect_folder(const std::string& folder, const InspectOptions& options);
 
 }  // namespace di::model

@@ -389,6 +389,7 @@ Result<Safetensors> Safetensors::open(const std::string& path) {
   const Index index = DI_TRY(read_index(file));
   const std::string base = file.substr(0, file.find_last_of('/') + 1);
   for (const std::string& shard : index.shards) {
+    if (!is_file(base + shard)) return corrupt("{}: shard {}: expected it in the same folder, found no such file", file, shard);
     state->mappings.push_back(DI_TRY(Mapping::open(base + shard)));
     DI_TRY(state->add_file(state->mappings.back().bytes(), base + shard, shard));
   }
