@@ -1,0 +1,55 @@
+// How the CPU operators cut their work: pure functions of the shape and the number of workers. A choice here changes the time
+// of an operator, never its result (every output element is summed in one fixed order).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace di::kernels::cpu {
+
+// Below these sizes a parallel region (about a microsecond) costs more than it gives.
+inline constexpr int64_t kSerialProducts = 48 * 1024;  // multiply-adds
+inline constexpr int64_t kSerialValues = 8 * 1024;     // values passed over once
+
+struct LinearShape {
+  int64_t rows;        // of x
+  int64_t outputs;     // of W, per group
+  int64_t cols;
+  int64_t groups;
+  int64_t value_bytes;  // of a decoded weight
+  int64_t workers;
+  int64_t tile_rows;
+};
+
+struct LinearPlan {
+  int64_t panel_rows;  // weight rows of one task, a multiple of 32
+  int64_t panels;
+  int64_t block_rows;  // rows of x of one task
+  int64_t row_blocks;
+  bool parallel;
+};
+
+inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// A decoded panel has to stay in the second cache (a quarter of a megabyte and up); a task must be long enough to pay for
+// taking it, and there should be a few tasks per worker because cores differ in speed.
+inline LinearPlan pick_linear(const LinearShape& s) {
+  constexpr int64_t kPanelBytes = 320 * 1024;
+  LinearPlan p{};
+  const int64_t products = s.rows * s.outputs * s.cols * s.groups;
+  p.parallel = s.workers > 1 && products >= kSerialProducts;
+  const int64_t fair = s.outputs * s.groups / (4 * s.workers) / 32 * 32;
+  const int64_t cached = kPanelBytes / (std::max<int64_t>(1, s.cols) * s.value_bytes) / 32 * 32;
+  p.panel_rows = std::clamp<int64_t>(std::min(fair, s.rows > 4 ? cached : fair), 32, 256);
+  p.panels = divide_up(s.outputs, p.panel_rows);
+  p.block_rows = s.rows;
+  const int64_t wanted = 2 * s.workers;
+  if (p.parallel && p.panels * s.groups < wanted && s.rows >= 32) {
+    const int64_t blocks = std::min(divide_up(wanted, p.panels * s.groups), s.rows / 16);
+    p.block_rows = divide_up(divide_up(s.rows, blocks), s.tile_rows) * s.tile_rows;
+  }
+  p.row_blocks = divide_up(s.rows, p.block_rows);
+  return p;
+}
+
+}  // namespace di::kernels::cpu

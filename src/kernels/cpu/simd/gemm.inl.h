@@ -1,0 +1,453 @@
+// y = x·Wᵀ for stored weights. One structure of summation serves every number of rows: the columns of a weight row are taken
+// in chunks that its format decodes to a few vectors (simd_*.inl.h), each output element has one vector of partial sums, the
+// vectors of the chunks are added to it in order, and sum4 adds its lanes at the end. Hence
+//   * few rows: `direct_tile` decodes in registers and streams the weights once;
+//   * many rows: a panel of weight rows is decoded once into scratch (cache-resident) and `panel_tile` multiplies it;
+// and both give the same bits. x is packed in the chunk order of the format, zero beyond the last column.
+
+struct RowRef {
+  const uint8_t* data;
+  const uint8_t* scale;
+};
+
+struct MatView {
+  const uint8_t* data;
+  const uint8_t* scale;
+  int64_t rows;
+  int64_t cols;
+  int64_t row_bytes;
+  int64_t scale_stride;  // scale bytes from one row (of blocks) to the next
+  int row_shift;         // log2 of the rows that share a scale
+  int group_shift;       // log2 of the 32-column groups that share a scale
+
+  RowRef row(int64_t n) const { return {data + n * row_bytes, scale == nullptr ? nullptr : scale + (n >> row_shift) * scale_stride}; }
+};
+
+inline MatView view_of(const Weight& w) {
+  MatView m{};
+  m.data = static_cast<const uint8_t*>(w.data);
+  m.scale = w.scale;
+  m.rows = w.rows;
+  m.cols = w.cols;
+  int bits = 0;
+  switch (w.format) {
+    case WeightFormat::kF32: bits = 32; break;
+    case WeightFormat::kBf16: bits = 16; break;
+    case WeightFormat::kFp8Block:
+      DI_CHECK(w.block >= 32 && (w.block & (w.block - 1)) == 0, "scale blocks of {}", w.block);
+      bits = 8;
+      m.row_shift = std::countr_zero(static_cast<uint32_t>(w.block));
+      m.group_shift = m.row_shift - 5;
+      m.scale_stride = (w.cols + w.block - 1) / w.block;
+      break;
+    case WeightFormat::kFp8Row: bits = 8; m.scale_stride = (w.cols + 31) / 32; break;
+    case WeightFormat::kFp4Row:
+      DI_CHECK(w.cols % 2 == 0, "{} columns of 4 bits", w.cols);
+      bits = 4;
+      m.scale_stride = (w.cols + 31) / 32;
+      break;
+  }
+  DI_CHECK(bits > 8 || m.scale != nullptr, "a weight of {} bits without scales", bits);
+  m.row_bytes = w.cols * bits / 8;
+  return m;
+}
+
+// Calls f with the decoder of a format. `pairs`: x holds bf16 values and the processor multiplies pairs of them.
+template <class Function>
+inline void with_decoder(WeightFormat format, [[maybe_unused]] bool pairs, const Function& f) {
+#if DI_CPU_BF16_DOT
+  if (pairs) {
+    switch (format) {
+      case WeightFormat::kF32: break;
+      case WeightFormat::kBf16: return f(PairBf16{});
+      case WeightFormat::kFp8Block:
+      case WeightFormat::kFp8Row: return f(PairFp8{});
+      case WeightFormat::kFp4Row: return f(PairFp4{});
+    }
+  }
+#endif
+  switch (format) {
+    case WeightFormat::kF32: return f(WideF32{});
+    case WeightFormat::kBf16: return f(WideBf16{});
+    case WeightFormat::kFp8Block:
+    case WeightFormat::kFp8Row: return f(WideFp8{});
+    case WeightFormat::kFp4Row: return f(WideFp4{});
+  }
+}
+
+// True when the operands of this product are bf16 values on both sides: the pair instruction is exact then but for its sums.
+inline bool pair_products(DType x, WeightFormat w, int64_t quantised_group) {
+  return DI_CPU_BF16_DOT && w != WeightFormat::kF32 && (x == DType::kBf16 || quantised_group > 0);
+}
+
+// Elements of packed x (or of a decoded panel row) for `cols` columns, without and with the padding that keeps rows of a
+// power-of-two width out of the same cache sets.
+template <class D>
+inline int64_t packed_cols(int64_t cols) {
+  return (cols + D::kCols - 1) / D::kCols * D::kCols;
+}
+template <class D>
+inline int64_t packed_stride(int64_t cols) {
+  return packed_cols<D>(cols) + D::Kind::kLanes;
+}
+
+// x (natural order, fp32) → packed. x is readable up to packed_cols; values beyond cols become zero.
+template <class D>
+inline void pack_row(float* x, int64_t cols, typename D::Kind::X* out) {
+  const int64_t padded = packed_cols<D>(cols);
+  for (int64_t i = cols; i < padded; ++i) x[i] = 0.F;
+  for (int64_t c = 0; c < padded; c += D::kCols) {
+#pragma GCC unroll 1
+    for (int p = 0; p < D::kCols; ++p) out[c + p] = D::Kind::from_float(x[c + D::column(p)]);
+  }
+}
+
+// The vectors of chunk c of a row; the last chunk of a row may be short.
+template <class D>
+inline void decode_full(const MatView& m, RowRef r, int64_t c, typename D::Kind::V* w) {
+  const uint8_t* scale = nullptr;
+  if constexpr (D::kBits <= 8) scale = r.scale + (c * D::kCols / 32 >> m.group_shift);
+  D::decode(r.data + c * D::kCols * D::kBits / 8, scale, m.group_shift, w);
+}
+
+template <class D>
+inline void decode_tail(const MatView& m, RowRef r, int64_t c, typename D::Kind::V* w) {
+  alignas(64) uint8_t data[D::kCols * 4] = {};
+  alignas(64) uint8_t scale[8] = {127, 127, 127, 127, 127, 127, 127, 127};
+  const int64_t rest = m.cols - c * D::kCols;
+  std::memcpy(data, r.data + c * D::kCols * D::kBits / 8, static_cast<size_t>(rest * D::kBits / 8));
+  if constexpr (D::kBits <= 8) {
+    const int64_t first = c * D::kCols / 32;
+    for (int64_t g = 0; g < (rest + 31) / 32; ++g) scale[g] = r.scale[(first + g) >> m.group_shift];
+  }
+  D::decode(data, scale, 0, w);
+}
+
+// MR rows of x times NR (a multiple of 4) rows of W, decoded in registers. sums[m·NR/4 + n/4] holds 4 outputs.
+template <class D, int MR, int NR>
+inline void direct_tile(const MatView& m, const typename D::Kind::X* const* x, const RowRef* w, __m128* sums) {
+  using V = typename D::Kind::V;
+  F acc[MR][NR];
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 8
+    for (int n = 0; n < NR; ++n) acc[i][n] = zero();
+  }
+  const int64_t full = m.cols / D::kCols;
+  for (int64_t c = 0; c < full; ++c) {
+#pragma GCC unroll 8
+    for (int n = 0; n < NR; ++n) {
+      V v[D::kVecs];
+      decode_full<D>(m, w[n], c, v);
+#pragma GCC unroll 8
+      for (int j = 0; j < D::kVecs; ++j) {
+#pragma GCC unroll 8
+        for (int i = 0; i < MR; ++i) {
+          acc[i][n] = D::Kind::dot(D::Kind::load(x[i] + c * D::kCols + j * D::Kind::kLanes), v[j], acc[i][n]);
+        }
+      }
+    }
+  }
+  if (full * D::kCols < m.cols) {
+#pragma GCC unroll 8
+    for (int n = 0; n < NR; ++n) {
+      V v[D::kVecs];
+      decode_tail<D>(m, w[n], full, v);
+#pragma GCC unroll 8
+      for (int j = 0; j < D::kVecs; ++j) {
+#pragma GCC unroll 8
+        for (int i = 0; i < MR; ++i) {
+          acc[i][n] = D::Kind::dot(D::Kind::load(x[i] + full * D::kCols + j * D::Kind::kLanes), v[j], acc[i][n]);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 8
+    for (int n = 0; n < NR; n += 4) sums[(i * NR + n) / 4] = sum4(acc[i][n], acc[i][n + 1], acc[i][n + 2], acc[i][n + 3]);
+  }
+}
+
+template <class D, int MR, int NR, class Sink>
+inline void direct_rows(const MatView& m, int64_t n0, int64_t n1, const typename D::Kind::X* const* x, const Sink& sink) {
+  for (int64_t n = n0; n < n1; n += NR) {
+    RowRef w[NR];
+    for (int64_t i = 0; i < NR; ++i) w[i] = m.row(std::min(n + i, n1 - 1));
+    __m128 sums[MR * NR / 4];
+    direct_tile<D, MR, NR>(m, x, w, sums);
+    for (int64_t i = 0; i < MR; ++i) {
+      for (int64_t j = 0; j < NR && n + j < n1; j += 4) sink(i, n + j, std::min<int64_t>(4, n1 - n - j), sums[(i * NR + j) / 4]);
+    }
+  }
+}
+
+// Decoded rows [n0, n1) of W; rows up to a multiple of 4 repeat the last one.
+template <class D>
+inline void decode_panel(const MatView& m, int64_t n0, int64_t n1, typename D::Kind::X* panel, int64_t stride) {
+  const int64_t full = m.cols / D::kCols;
+  const int64_t rows = (n1 - n0 + 3) / 4 * 4;
+  for (int64_t n = 0; n < rows; ++n) {
+    const RowRef r = m.row(std::min(n0 + n, n1 - 1));
+    typename D::Kind::X* out = panel + n * stride;
+    for (int64_t c = 0; c <= full; ++c) {
+      typename D::Kind::V v[D::kVecs];
+      if (c < full) {
+        decode_full<D>(m, r, c, v);
+      } else if (full * D::kCols < m.cols) {
+        decode_tail<D>(m, r, c, v);
+      } else {
+        break;
+      }
+      for (int j = 0; j < D::kVecs; ++j) D::Kind::store(out + c * D::kCols + j * D::Kind::kLanes, v[j]);
+    }
+  }
+}
+
+// MR rows of x times 4 panel rows over the elements [begin, end); `partial` carries the sums from one part to the next.
+template <class Kind, int MR>
+inline void panel_tile(const typename Kind::X* const* x, const typename Kind::X* panel, int64_t stride, int64_t begin, int64_t end,
+                       bool first, float* partial) {
+  F acc[MR][4];
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+    for (int n = 0; n < 4; ++n) acc[i][n] = first ? zero() : load(partial + (i * 4 + n) * L);
+  }
+  for (int64_t k = begin; k < end; k += Kind::kLanes) {
+    if constexpr (MR <= 4 && L == 8) {
+      typename Kind::V v[MR];
+#pragma GCC unroll 8
+      for (int i = 0; i < MR; ++i) v[i] = Kind::load(x[i] + k);
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) {
+        const typename Kind::V w = Kind::load(panel + n * stride + k);
+#pragma GCC unroll 8
+        for (int i = 0; i < MR; ++i) acc[i][n] = Kind::dot(v[i], w, acc[i][n]);
+      }
+    } else {
+      typename Kind::V w[4];
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) w[n] = Kind::load(panel + n * stride + k);
+#pragma GCC unroll 8
+      for (int i = 0; i < MR; ++i) {
+        const typename Kind::V v = Kind::load(x[i] + k);
+#pragma GCC unroll 4
+        for (int n = 0; n < 4; ++n) acc[i][n] = Kind::dot(v, w[n], acc[i][n]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+    for (int n = 0; n < 4; ++n) store(partial + (i * 4 + n) * L, acc[i][n]);
+  }
+}
+
+template <class Kind>
+inline void panel_tile_rows(int64_t rows, const typename Kind::X* const* x, const typename Kind::X* panel, int64_t stride,
+                            int64_t begin, int64_t end, bool first, float* partial) {
+  switch (rows) {
+    case 1: return panel_tile<Kind, 1>(x, panel, stride, begin, end, first, partial);
+    case 2: return panel_tile<Kind, 2>(x, panel, stride, begin, end, first, partial);
+    case 3: return panel_tile<Kind, 3>(x, panel, stride, begin, end, first, partial);
+#if DI_CPU_AVX512
+    case 4: return panel_tile<Kind, 4>(x, panel, stride, begin, end, first, partial);
+    case 5: return panel_tile<Kind, 5>(x, panel, stride, begin, end, first, partial);
+    case 6: return panel_tile<Kind, 6>(x, panel, stride, begin, end, first, partial);
+#endif
+    default: __builtin_unreachable();
+  }
+}
+
+// x rows (pointers, packed) times a decoded panel of `outputs` rows. Blocks: kRowsPerBlock rows of x share the partial sums
+// in scratch, kDepth elements of a register tile's x rows stay in the first cache.
+inline constexpr int64_t kRowsPerBlock = 48;
+inline constexpr int64_t kDepthBytes = 2048;
+
+template <class Kind, class Sink>
+inline void multiply_panel(const typename Kind::X* const* x, int64_t rows, const typename Kind::X* panel, int64_t stride,
+                           int64_t depth, int64_t outputs, Arena& scratch, const Sink& sink) {
+  constexpr int64_t kDepth = kDepthBytes / static_cast<int64_t>(sizeof(typename Kind::X));
+  const int64_t quads = (outputs + 3) / 4;
+  float* partial = scratch.take<float>(std::min(rows, kRowsPerBlock) * quads * 4 * L);
+  for (int64_t m0 = 0; m0 < rows; m0 += kRowsPerBlock) {
+    const int64_t block = std::min(kRowsPerBlock, rows - m0);
+    for (int64_t k0 = 0; k0 < depth;) {
+      // The last part takes what would be less than half a part alone.
+      const int64_t k1 = depth - k0 < kDepth + kDepth / 2 ? depth : k0 + kDepth;
+      for (int64_t m = 0; m < block; m += kTileRows) {
+        const int64_t count = std::min<int64_t>(kTileRows, block - m);
+        for (int64_t q = 0; q < quads; ++q) {
+          float* sums = partial + (m * quads + q * count) * 4 * L;
+          panel_tile_rows<Kind>(count, x + m0 + m, panel + q * 4 * stride, stride, k0, k1, k0 == 0, sums);
+          if (k1 < depth) continue;
+          for (int64_t i = 0; i < count; ++i) {
+            const float* s = sums + i * 4 * L;
+            sink(m0 + m + i, q * 4, std::min<int64_t>(4, outputs - q * 4), sum4(load(s), load(s + L), load(s + 2 * L), load(s + 3 * L)));
+          }
+        }
+      }
+      k0 = k1;
+    }
+  }
+}
+
+// Outputs [n0, n1) of W for `rows` packed rows: sink(row, n, count ≤ 4, four sums).
+template <class D, class Sink>
+inline void multiply(const MatView& m, int64_t n0, int64_t n1, const typename D::Kind::X* const* x, int64_t rows, Arena& scratch,
+                     const Sink& sink) {
+  switch (rows) {
+    case 0: return;
+    case 1: return direct_rows<D, 1, L == 16 ? 8 : 4>(m, n0, n1, x, sink);
+    case 2: return direct_rows<D, 2, 4>(m, n0, n1, x, sink);
+    case 3: return direct_rows<D, 3, 4>(m, n0, n1, x, sink);
+#if DI_CPU_AVX512
+    case 4: return direct_rows<D, 4, 4>(m, n0, n1, x, sink);
+#endif
+    default: break;
+  }
+  using Kind = typename D::Kind;
+  const int64_t stride = packed_stride<D>(m.cols);
+  typename Kind::X* panel = scratch.take<typename Kind::X>((n1 - n0 + 3) / 4 * 4 * stride);
+  decode_panel<D>(m, n0, n1, panel, stride);
+  multiply_panel<Kind>(x, rows, panel, stride, packed_cols<D>(m.cols), n1 - n0, scratch,
+                       [&](int64_t row, int64_t n, int64_t count, __m128 v) { sink(row, n0 + n, count, v); });
+}
+
+// ---- rows of tensors ------------------------------------------------------------------------------------------------------
+
+inline void read_columns(const Tensor& t, int64_t row, int64_t column, int64_t n, float* out) {
+  if (t.dtype == DType::kF32) {
+    std::memcpy(out, static_cast<const float*>(t.data) + row * t.stride + column, static_cast<size_t>(n) * sizeof(float));
+    return;
+  }
+  const uint16_t* in = static_cast<const uint16_t*>(t.data) + row * t.stride + column;
+  int64_t i = 0;
+  for (; i + L <= n; i += L) store(out + i, load_bf16(in + i));
+  for (; i < n; ++i) out[i] = std::bit_cast<float>(static_cast<uint32_t>(in[i]) << 16);
+}
+
+inline void write_columns(const Tensor& t, int64_t row, int64_t column, int64_t n, const float* x) {
+  if (t.dtype == DType::kF32) {
+    std::memcpy(static_cast<float*>(t.data) + row * t.stride + column, x, static_cast<size_t>(n) * sizeof(float));
+    return;
+  }
+  uint16_t* out = static_cast<uint16_t*>(t.data) + row * t.stride + column;
+  int64_t i = 0;
+  for (; i + L <= n; i += L) store_bf16(out + i, load(x + i));
+  for (; i < n; ++i) out[i] = to_bf16(x[i]).bits;
+}
+
+// x ← its E4M3 form with one power-of-two scale per `group` channels (model.md §4.2); same values as requantise_activations.
+inline void quantise_row(float* x, int64_t n, int64_t group) {
+  if (n % L != 0 || group % L != 0) return requantise_activations(x, n, group);
+  for (int64_t j = 0; j < n; j += group) {
+    const int64_t end = std::min(n, j + group);
+    F amax = zero();
+    for (int64_t i = j; i < end; i += L) amax = max(amax, abs(load(x + i)));
+    const int e = e4m3_scale_exponent(max_lane(amax));
+    const F scale = set1(exp2_int(e));
+    const F inverse = set1(exp2_int(-e));
+    for (int64_t i = j; i < end; i += L) store(x + i, mul(round_e4m3(mul(load(x + i), inverse)), scale));
+  }
+}
+
+inline int64_t activation_group_of(const Weight& w, const Numerics& numerics) {
+  if (!numerics.quantise_activations) return 0;
+  switch (w.format) {
+    case WeightFormat::kF32:
+    case WeightFormat::kBf16: return 0;
+    case WeightFormat::kFp8Block:
+    case WeightFormat::kFp8Row: return numerics.activation_group;
+    case WeightFormat::kFp4Row: return 32;
+  }
+  return 0;
+}
+
+// Packs columns [column, column + cols) of `rows` rows of x; returns the pointers to the packed rows.
+template <class D>
+inline const typename D::Kind::X** pack_rows(CpuStream& s, const Tensor& x, int64_t column, int64_t cols, int64_t group) {
+  using X = typename D::Kind::X;
+  const int64_t rows = x.rows;
+  const int64_t stride = packed_stride<D>(cols);
+  X* packed = s.shared.take<X>(rows * stride);
+  const X** pointers = s.shared.take<const X*>(rows);
+  const auto pack = [&](int64_t row, float* buffer) {
+    read_columns(x, row, column, cols, buffer);
+    if (group > 0) quantise_row(buffer, cols, group);
+    pointers[row] = packed + row * stride;
+    pack_row<D>(buffer, cols, packed + row * stride);
+  };
+  if (rows * cols < kSerialValues) {
+    float* buffer = s.shared.take<float>(packed_cols<D>(cols));
+    for (int64_t row = 0; row < rows; ++row) pack(row, buffer);
+  } else {
+    s.pool.parallel([&](int worker) {
+      Arena& scratch = s.worker[static_cast<size_t>(worker)];
+      scratch.reset();
+      float* buffer = scratch.take<float>(packed_cols<D>(cols));
+      const int64_t n = s.pool.size();
+      for (int64_t row = rows * worker / n; row < rows * (worker + 1) / n; ++row) pack(row, buffer);
+    });
+  }
+  return pointers;
+}
+
+// ---- linear ---------------------------------------------------------------------------------------------------------------
+
+inline void store_sums(const Tensor& y, bool accumulate, int64_t row, int64_t column, int64_t count, __m128 v) {
+  alignas(16) float sums[4];
+  _mm_store_ps(sums, v);
+  if (y.dtype == DType::kF32) {
+    float* out = static_cast<float*>(y.data) + row * y.stride + column;
+    for (int64_t i = 0; i < count; ++i) out[i] = accumulate ? out[i] + sums[i] : sums[i];
+  } else {
+    uint16_t* out = static_cast<uint16_t*>(y.data) + row * y.stride + column;
+    for (int64_t i = 0; i < count; ++i) {
+      const float old = accumulate ? std::bit_cast<float>(static_cast<uint32_t>(out[i]) << 16) : 0.F;
+      out[i] = to_bf16(accumulate ? old + sums[i] : sums[i]).bits;
+    }
+  }
+}
+
+// Products of `groups` column slices of x with `groups` row slices of W, written side by side.
+inline void linear_groups(const Tensor& x, const Weight& w, int64_t groups, const Numerics& numerics, bool accumulate, const Tensor& y,
+                          Stream& stream) {
+  CpuStream& s = cpu_stream(stream);
+  if (x.rows == 0 || w.rows == 0) return;
+  s.reset_scratch();
+  const MatView m = view_of(w);
+  const int64_t group = activation_group_of(w, numerics);
+  with_decoder(w.format, pair_products(x.dtype, w.format, group), [&](auto decoder) {
+    using D = decltype(decoder);
+    using X = typename D::Kind::X;
+    const int64_t outputs = w.rows / groups;
+    const X*** packed = s.shared.take<const X**>(groups);
+    for (int64_t g = 0; g < groups; ++g) packed[g] = pack_rows<D>(s, x, g * w.cols, w.cols, group);
+    const LinearPlan plan = pick_linear({x.rows, outputs, w.cols, groups, static_cast<int64_t>(sizeof(X)), s.pool.size(), kTileRows});
+    run_tasks(s, plan.panels * plan.row_blocks * groups, plan.parallel, [&](Arena& scratch, int64_t task) {
+      const int64_t g = task / (plan.panels * plan.row_blocks);
+      const int64_t block = task / plan.panels % plan.row_blocks;
+      const int64_t panel = task % plan.panels;
+      const int64_t n0 = g * outputs + panel * plan.panel_rows;
+      const int64_t n1 = std::min(n0 + plan.panel_rows, (g + 1) * outputs);
+      const int64_t m0 = block * plan.block_rows;
+      const int64_t m1 = std::min(m0 + plan.block_rows, x.rows);
+      multiply<D>(m, n0, n1, packed[g] + m0, m1 - m0, scratch,
+                  [&](int64_t row, int64_t n, int64_t count, __m128 v) { store_sums(y, accumulate, m0 + row, n, count, v); });
+    });
+  });
+}
+
+inline void linear(const LinearArgs& a, Stream& stream) {
+  DI_CHECK(a.x.cols == a.w.cols && a.y.cols == a.w.rows && a.y.rows == a.x.rows, "x [{}, {}], w [{}, {}], y [{}, {}]", a.x.rows,
+           a.x.cols, a.w.rows, a.w.cols, a.y.rows, a.y.cols);
+  linear_groups(a.x, a.w, 1, a.numerics, a.accumulate, a.y, stream);
+}
+
+inline void grouped_linear(const GroupedLinearArgs& a, Stream& stream) {
+  DI_CHECK(a.groups > 0 && a.x.cols == a.groups * a.w.cols && a.w.rows % a.groups == 0 && a.y.cols == a.w.rows && a.y.rows == a.x.rows,
+           "x [{}, {}], w [{}, {}] in {} groups, y [{}, {}]", a.x.rows, a.x.cols, a.w.rows, a.w.cols, a.groups, a.y.rows, a.y.cols);
+  linear_groups(a.x, a.w, a.groups, a.numerics, false, a.y, stream);
+}

@@ -1,0 +1,20 @@
+// The operators for AVX2 with FMA and F16C.
+#include "kernels/cpu/simd/prelude.h"
+
+#define DI_CPU_ISA avx2
+#define DI_CPU_AVX512 0
+#define DI_CPU_BF16_DOT 0
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,bmi2")
+#include "kernels/cpu/simd/kernels.inl.h"
+#pragma GCC pop_options
+
+namespace di::kernels::cpu {
+
+const Ops& ops_avx2() {
+  static const Ops table = avx2::make_ops("cpu-avx2");
+  return table;
+}
+
+}  // namespace di::kernels::cpu

@@ -1,0 +1,20 @@
+// The operators for AVX-512 (F, BW, DQ, VL).
+#include "kernels/cpu/simd/prelude.h"
+
+#define DI_CPU_ISA avx512
+#define DI_CPU_AVX512 1
+#define DI_CPU_BF16_DOT 0
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl")
+#include "kernels/cpu/simd/kernels.inl.h"
+#pragma GCC pop_options
+
+namespace di::kernels::cpu {
+
+const Ops& ops_avx512() {
+  static const Ops table = avx512::make_ops("cpu-avx512");
+  return table;
+}
+
+}  // namespace di::kernels::cpu

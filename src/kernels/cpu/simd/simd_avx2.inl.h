@@ -1,0 +1,154 @@
+// Vector words of the AVX2 table (with FMA and F16C): 8 fp32 lanes. Same names as simd_avx512.inl.h.
+
+inline constexpr int L = 8;          // fp32 lanes
+inline constexpr int kTileRows = 3;  // 3·4 sums, 3 x and one weight fill the 16 registers
+using F = __m256;
+using I = __m256i;
+
+inline F zero() { return _mm256_setzero_ps(); }
+inline F set1(float v) { return _mm256_set1_ps(v); }
+inline F load(const float* p) { return _mm256_loadu_ps(p); }
+inline void store(float* p, F v) { _mm256_storeu_ps(p, v); }
+inline F add(F a, F b) { return _mm256_add_ps(a, b); }
+inline F sub(F a, F b) { return _mm256_sub_ps(a, b); }
+inline F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+inline F div(F a, F b) { return _mm256_div_ps(a, b); }
+inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+inline F fnma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }
+inline F max(F a, F b) { return _mm256_max_ps(a, b); }
+inline F min(F a, F b) { return _mm256_min_ps(a, b); }
+inline F abs(F a) { return _mm256_and_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff))); }
+inline F round_even(F a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+// a·2^n for integral n in about [-150, 128]: two factors, so that neither leaves the exponent range.
+inline F scale_by_power(F a, F n) {
+  const I e = _mm256_cvtps_epi32(n);
+  const I half = _mm256_srai_epi32(e, 1);
+  const I bias = _mm256_set1_epi32(127);
+  const F first = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
+  const F second = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(e, half), bias), 23));
+  return mul(mul(a, first), second);
+}
+
+inline F load_bf16(const uint16_t* p) {
+  return _mm256_castsi256_ps(
+      _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
+}
+
+// Round to nearest even on the bits, NaN kept quiet: the same result as di::to_bf16.
+inline void store_bf16(uint16_t* p, F v) {
+  const I u = _mm256_castps_si256(v);
+  const I even = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const I r = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), even), 16);
+  const I quiet = _mm256_or_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x40));
+  const I nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  const I words = _mm256_blendv_epi8(r, quiet, nan);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
+
+inline F round_bf16(F v) {
+  const I u = _mm256_castps_si256(v);
+  const I even = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const I r = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), even);
+  return _mm256_castsi256_ps(_mm256_and_si256(r, _mm256_set1_epi32(-65536)));
+}
+
+// The four sums over the lanes of a, b, c and d, each by the same tree. The tree is part of the definition of a result.
+inline __m128 sum4(F a, F b, F c, F d) {
+  const F ab = add(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+  const F cd = add(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+  const F s = add(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+  return _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+}
+
+inline float max_lane(F a) {
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
+// E4M3 grid: v rounded to nearest even; |v| <= 464.
+inline F round_e4m3(F v) {
+  I e = _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7f800000));
+  e = _mm256_max_epi32(e, _mm256_set1_epi32(0x3c800000));  // steps below 2^-6 are those of 2^-6
+  const F magic = _mm256_castsi256_ps(_mm256_or_si256(_mm256_add_epi32(e, _mm256_set1_epi32(20 << 23)), _mm256_set1_epi32(0x400000)));
+  return sub(add(v, magic), magic);
+}
+
+// Bit i is set where a[i] > b[i].
+inline uint32_t greater_mask(F a, F b) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)));
+}
+
+// ---- weights to fp32 ------------------------------------------------------------------------------------------------------
+
+struct WideKind {
+  using X = float;
+  using V = F;
+  static constexpr int kLanes = L;
+  static V load(const X* p) { return _mm256_loadu_ps(p); }
+  static void store(X* p, V v) { _mm256_storeu_ps(p, v); }
+  static F dot(V x, V w, F acc) { return _mm256_fmadd_ps(x, w, acc); }
+  static X from_float(float v) { return v; }
+};
+
+struct WideF32 {
+  using Kind = WideKind;
+  static constexpr int kBits = 32;
+  static constexpr int kCols = 8;
+  static constexpr int kVecs = 1;
+  static constexpr int column(int p) { return p; }
+  static void decode(const uint8_t* data, const uint8_t*, int, F* w) { w[0] = _mm256_loadu_ps(reinterpret_cast<const float*>(data)); }
+};
+
+struct WideBf16 {
+  using Kind = WideKind;
+  static constexpr int kBits = 16;
+  static constexpr int kCols = 16;
+  static constexpr int kVecs = 2;
+  static constexpr int column(int p) { return p < 8 ? 2 * p : 2 * p - 15; }
+  static void decode(const uint8_t* data, const uint8_t*, int, F* w) {
+    const I v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data));
+    w[0] = _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
+    w[1] = _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(-65536)));
+  }
+};
+
+struct WideFp8 {
+  using Kind = WideKind;
+  static constexpr int kBits = 8;
+  static constexpr int kCols = 32;
+  static constexpr int kVecs = 4;
+  static constexpr int column(int p) { return p; }
+  static void decode(const uint8_t* data, const uint8_t* scale, int, F* w) {
+    // An E4M3 byte shifted into fp16 reads as q·2^-8, subnormals included; the scale brings the 2^8 back.
+    const F s = set1(fp8_multiplier(scale[0]));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m128i b = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(data + 8 * i)));
+      const __m128i h = _mm_and_si128(_mm_slli_epi16(b, 7), _mm_set1_epi16(static_cast<short>(0xbf80)));
+      w[i] = mul(_mm256_cvtph_ps(h), s);
+    }
+  }
+};
+
+struct WideFp4 {
+  using Kind = WideKind;
+  static constexpr int kBits = 4;
+  static constexpr int kCols = 64;
+  static constexpr int kVecs = 8;
+  static constexpr int column(int p) { return 8 * (p % 8) + p / 8; }
+  static void decode(const uint8_t* data, const uint8_t* scale, int group_shift, F* w) {
+    const F table = _mm256_setr_ps(0.F, .5F, 1.F, 1.5F, 2.F, 3.F, 4.F, 6.F);
+    const I sign = _mm256_set1_epi32(static_cast<int>(0x80000000U));
+    const F s = _mm256_set_m128(_mm_set1_ps(ue8m0(scale[1 >> group_shift])), _mm_set1_ps(ue8m0(scale[0])));
+    const I v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data));
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      const F magnitude = _mm256_permutevar8x32_ps(table, _mm256_srli_epi32(v, 4 * j));
+      const I signs = _mm256_and_si256(_mm256_slli_epi32(v, 28 - 4 * j), sign);
+      w[j] = mul(_mm256_xor_ps(magnitude, _mm256_castsi256_ps(signs)), s);
+    }
+  }
+};

@@ -1,0 +1,250 @@
+// Vector words of the AVX-512 tables (F, BW, DQ, VL, VBMI): 16 fp32 lanes. Same names as simd_avx2.inl.h; kernels are written against
+// these names only. Included inside the target region of one translation unit (isa_*.cc), never on its own.
+
+inline constexpr int L = 16;         // fp32 lanes
+inline constexpr int kTileRows = 6;  // rows of x in a register tile: 6·4 sums, 4 weights and one x fill the 32 registers
+using F = __m512;
+using I = __m512i;
+
+inline F zero() { return _mm512_setzero_ps(); }
+inline F set1(float v) { return _mm512_set1_ps(v); }
+inline F load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, F v) { _mm512_storeu_ps(p, v); }
+inline F add(F a, F b) { return _mm512_add_ps(a, b); }
+inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+inline F div(F a, F b) { return _mm512_div_ps(a, b); }
+inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+inline F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }
+inline F max(F a, F b) { return _mm512_max_ps(a, b); }
+inline F min(F a, F b) { return _mm512_min_ps(a, b); }
+inline F abs(F a) { return _mm512_abs_ps(a); }
+inline F round_even(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+// a·2^n for integral n in about [-150, 128].
+inline F scale_by_power(F a, F n) { return _mm512_scalef_ps(a, n); }
+
+inline F load_bf16(const uint16_t* p) {
+  return _mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
+}
+
+// Round to nearest even on the bits, NaN kept quiet: the same result as di::to_bf16 (vcvtneps2bf16 would flush subnormals).
+inline void store_bf16(uint16_t* p, F v) {
+  const I u = _mm512_castps_si512(v);
+  const I even = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  I r = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), even), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  r = _mm512_mask_or_epi32(r, nan, _mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(r));
+}
+
+inline F round_bf16(F v) {
+  const I u = _mm512_castps_si512(v);
+  const I even = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  const I r = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), even);
+  return _mm512_castsi512_ps(_mm512_and_si512(r, _mm512_set1_epi32(-65536)));
+}
+
+// The four sums over the lanes of a, b, c and d, each by the same tree. The tree is part of the definition of a result.
+inline __m128 sum4(F a, F b, F c, F d) {
+  const F ab = add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const F cd = add(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  const F s = add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+  const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
+  return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+}
+
+inline float max_lane(F a) { return _mm512_reduce_max_ps(a); }
+
+// E4M3 grid: v rounded to nearest even; |v| <= 464.
+inline F round_e4m3(F v) {
+  I e = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7f800000));
+  e = _mm512_max_epi32(e, _mm512_set1_epi32(0x3c800000));  // steps below 2^-6 are those of 2^-6
+  const F magic = _mm512_castsi512_ps(_mm512_or_si512(_mm512_add_epi32(e, _mm512_set1_epi32(20 << 23)), _mm512_set1_epi32(0x400000)));
+  return sub(add(v, magic), magic);
+}
+
+// Bit i is set where a[i] > b[i].
+inline uint32_t greater_mask(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+
+// ---- weights to fp32 ------------------------------------------------------------------------------------------------------
+
+struct WideKind {
+  using X = float;
+  using V = F;
+  static constexpr int kLanes = L;
+  static V load(const X* p) { return _mm512_loadu_ps(p); }
+  static void store(X* p, V v) { _mm512_storeu_ps(p, v); }
+  static F dot(V x, V w, F acc) { return _mm512_fmadd_ps(x, w, acc); }
+  static X from_float(float v) { return v; }
+};
+
+// Four ue8m0 scale bytes of 32 columns each, as they lie behind a chunk of 128 columns.
+inline F lane_scales(const uint8_t* s) {
+  const __m128i bytes = _mm_cvtsi32_si128(static_cast<int>(four_scales(s)));
+  const __m128 four = _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu8_epi32(bytes), 23));
+  const I lane = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+  return _mm512_permutexvar_ps(lane, _mm512_castps128_ps512(four));
+}
+
+struct WideF32 {
+  using Kind = WideKind;
+  static constexpr int kBits = 32;
+  static constexpr int kCols = 16;
+  static constexpr int kVecs = 1;
+  static constexpr int column(int p) { return p; }
+  static void decode(const uint8_t* data, const uint8_t*, int, F* w) { w[0] = _mm512_loadu_ps(data); }
+};
+
+struct WideBf16 {
+  using Kind = WideKind;
+  static constexpr int kBits = 16;
+  static constexpr int kCols = 32;
+  static constexpr int kVecs = 2;
+  static constexpr int column(int p) { return p < 16 ? 2 * p : 2 * p - 31; }
+  static void decode(const uint8_t* data, const uint8_t*, int, F* w) {
+    const I v = _mm512_loadu_si512(data);
+    w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
+    w[1] = _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536)));
+  }
+};
+
+struct WideFp8 {
+  using Kind = WideKind;
+  static constexpr int kBits = 8;
+  static constexpr int kCols = 64;
+  static constexpr int kVecs = 4;
+  static constexpr int column(int p) { return p; }
+  static void decode(const uint8_t* data, const uint8_t* scale, int group_shift, F* w) {
+    // An E4M3 byte shifted into fp16 reads as q·2^-8, subnormals included; the scale brings the 2^8 back.
+    const F s[2] = {set1(fp8_multiplier(scale[0])), set1(fp8_multiplier(scale[1 >> group_shift]))};
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data + 16 * i)));
+      const __m256i h = _mm256_and_si256(_mm256_slli_epi16(b, 7), _mm256_set1_epi16(static_cast<short>(0xbf80)));
+      w[i] = mul(_mm512_cvtph_ps(h), s[i / 2]);
+    }
+  }
+};
+
+struct WideFp4 {
+  using Kind = WideKind;
+  static constexpr int kBits = 4;
+  static constexpr int kCols = 128;
+  static constexpr int kVecs = 8;
+  static constexpr int column(int p) { return 8 * (p % 16) + p / 16; }
+  static void decode(const uint8_t* data, const uint8_t* scale, int, F* w) {
+    const F table = _mm512_setr_ps(0.F, .5F, 1.F, 1.5F, 2.F, 3.F, 4.F, 6.F, -0.F, -.5F, -1.F, -1.5F, -2.F, -3.F, -4.F, -6.F);
+    const F s = lane_scales(scale);
+    const I v = _mm512_loadu_si512(data);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      w[j] = mul(_mm512_permutexvar_ps(_mm512_srli_epi32(v, static_cast<unsigned>(4 * j)), table), s);
+    }
+  }
+};
+
+#if DI_CPU_BF16_DOT
+// ---- weights to bf16 ------------------------------------------------------------------------------------------------------
+// vdpbf16ps adds two products a lane. Values are exact in bf16 on both sides wherever these decoders are chosen. A scale is
+// added to the exponent bits; ue8m0 bytes are taken within [32, 222], far beyond any stored weight.
+
+struct PairKind {
+  using X = uint16_t;
+  using V = I;
+  static constexpr int kLanes = 32;
+  static V load(const X* p) { return _mm512_loadu_si512(p); }
+  static void store(X* p, V v) { _mm512_storeu_si512(p, v); }
+  static F dot(V x, V w, F acc) { return _mm512_dpbf16_ps(acc, as_bf16(x), as_bf16(w)); }
+  static X from_float(float v) { return static_cast<X>(std::bit_cast<uint32_t>(v) >> 16); }  // v is a bf16 value
+  static __m512bh as_bf16(V v) { return reinterpret_cast<__m512bh>(v); }
+};
+
+inline I shift_exponents(I w, I offset) {
+  const __mmask32 nonzero = _mm512_test_epi16_mask(w, _mm512_set1_epi16(0x7fff));
+  return _mm512_mask_add_epi16(w, nonzero, w, offset);
+}
+
+inline int exponent_offset(uint8_t scale) {
+  const int s = scale < 32 ? 32 : scale > 222 ? 222 : scale;
+  return (s - 127) * 128;
+}
+
+struct PairBf16 {
+  using Kind = PairKind;
+  static constexpr int kBits = 16;
+  static constexpr int kCols = 32;
+  static constexpr int kVecs = 1;
+  static constexpr int column(int p) { return p; }
+  static void decode(const uint8_t* data, const uint8_t*, int, I* w) { w[0] = _mm512_loadu_si512(data); }
+};
+
+// High and low bytes of the bf16 form of the 128 magnitudes of E4M3.
+struct E4m3Bytes {
+  alignas(64) uint8_t high[128];
+  alignas(64) uint8_t low[128];
+};
+constexpr E4m3Bytes make_e4m3_bytes() {
+  E4m3Bytes t{};
+  for (int b = 0; b < 128; ++b) {
+    const int e = b >> 3;
+    const int m = b & 7;
+    uint32_t bits = 0;
+    if (e != 0) {
+      bits = static_cast<uint32_t>(((e + 120) << 7) | (m << 4));
+    } else if (m != 0) {  // m·2^-9
+      const int top = m >= 4 ? 2 : m >= 2 ? 1 : 0;
+      bits = static_cast<uint32_t>(((127 - 9 + top) << 7) | ((m << (7 - top)) & 0x7f));
+    }
+    t.high[b] = static_cast<uint8_t>(bits >> 8);
+    t.low[b] = static_cast<uint8_t>(bits);
+  }
+  return t;
+}
+inline constexpr E4m3Bytes kE4m3Bytes = make_e4m3_bytes();
+
+struct PairFp8 {
+  using Kind = PairKind;
+  static constexpr int kBits = 8;
+  static constexpr int kCols = 64;
+  static constexpr int kVecs = 2;
+  static constexpr int column(int p) { return 16 * (p % 32 / 8) + 8 * (p / 32) + p % 8; }
+  static void decode(const uint8_t* data, const uint8_t* scale, int group_shift, I* w) {
+    const I v = _mm512_loadu_si512(data);
+    const I high = _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3Bytes.high), v, _mm512_load_si512(kE4m3Bytes.high + 64));
+    const I low = _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3Bytes.low), v, _mm512_load_si512(kE4m3Bytes.low + 64));
+    const I signed_high = _mm512_ternarylogic_epi32(high, v, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);  // high | (v & 0x80)
+    const __m256i first = _mm256_set1_epi16(static_cast<short>(exponent_offset(scale[0])));
+    const __m256i second = _mm256_set1_epi16(static_cast<short>(exponent_offset(scale[1 >> group_shift])));
+    const I offset = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+    w[0] = shift_exponents(_mm512_unpacklo_epi8(low, signed_high), offset);
+    w[1] = shift_exponents(_mm512_unpackhi_epi8(low, signed_high), offset);
+  }
+};
+
+struct PairFp4 {
+  using Kind = PairKind;
+  static constexpr int kBits = 4;
+  static constexpr int kCols = 128;
+  static constexpr int kVecs = 4;
+  static constexpr int column(int p) { return 4 * (p % 32) + p / 32; }
+  static void decode(const uint8_t* data, const uint8_t* scale, int, I* w) {
+    // vpermw reads the low 5 bits of an index: both halves of the table are equal, so the fifth bit does not matter.
+    const __m256i half = _mm256_setr_epi16(0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, short(0x8000), short(0xbf00),
+                                           short(0xbf80), short(0xbfc0), short(0xc000), short(0xc040), short(0xc080), short(0xc0c0));
+    const I table = _mm512_broadcast_i64x4(half);
+    __m128i s = _mm_cvtsi32_si128(static_cast<int>(four_scales(scale)));
+    s = _mm_min_epu8(_mm_max_epu8(s, _mm_set1_epi8(32)), _mm_set1_epi8(static_cast<char>(222)));
+    const __m128i words = _mm_slli_epi16(_mm_sub_epi16(_mm_cvtepu8_epi16(s), _mm_set1_epi16(127)), 7);
+    const I word = _mm512_setr_epi64(0, 0, 0x0001000100010001, 0x0001000100010001, 0x0002000200020002, 0x0002000200020002,
+                                     0x0003000300030003, 0x0003000300030003);
+    const I offset = _mm512_permutexvar_epi16(word, _mm512_castsi128_si512(words));
+    const I v = _mm512_loadu_si512(data);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      w[j] = shift_exponents(_mm512_permutexvar_epi16(_mm512_srli_epi16(v, static_cast<unsigned>(4 * j)), table), offset);
+    }
+  }
+};
+#endif  // DI_CPU_BF16_DOT
