@@ -11,8 +11,8 @@ Maker = Callable[[Source], dict]
 # Share of the documents of a short window, chosen so that the share of the tokens is about:
 # story 9 %, storyqa 10, recall 27, arith 10, json 11, tool 18, algo 9, chat 8.
 SHORT: tuple[tuple[Maker, float], ...] = (
-    (story.write, 0.095), (story.questions, 0.08), (recall.short, 0.105), (arith.document, 0.235),
-    (jsondata.document, 0.10), (tools.document, 0.085), (copying.document, 0.16),
+    (story.write, 0.095), (story.questions, 0.08), (recall.short, 0.10), (arith.document, 0.265),
+    (jsondata.document, 0.10), (tools.document, 0.085), (copying.document, 0.18),
     (chat.document, 0.14))
 
 _THOUGHTS = {

@@ -23,7 +23,8 @@ ITEMS = {"type": "array", "items": {
 def _person(s: Source) -> Record:
     r = s.r
     name, city, job, age = s.name(), s.city(), s.job(), r.randint(8, 90)
-    text = r.choice((f"{name} is a {age} year old {job} who lives in {city}.",
+    an = "an" if age in (8, 11, 18) or 80 <= age < 90 else "a"
+    text = r.choice((f"{name} is {an} {age} year old {job} who lives in {city}.",
                      f"{name} works as a {job} in {city} and is {age} years old.",
                      f"In {city} lives {name}, {age}, a {job}."))
     return (text, {"name": name, "age": age, "city": city, "job": job},
