@@ -66,7 +66,8 @@ class Fields {
   }
 
   // The field may be absent; if it is there it must have this value.
-  void only(std::string_view name, std::string_view value) {
+  // A literal would rather become a bool than a string_view: hence const char*.
+  void only(std::string_view name, const char* value) {
     const Json* v = find(name);
     if (v == nullptr) return;
     const std::string* s = v->if_string();
