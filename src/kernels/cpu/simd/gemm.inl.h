@@ -262,15 +262,17 @@ inline void panel_tile_rows(int64_t rows, const typename Kind::X* const* x, cons
 
 // x rows (pointers, packed) times a decoded panel of `outputs` rows. Blocks: kRowsPerBlock rows of x share the partial sums
 // in scratch, kDepth elements of a register tile's x rows stay in the first cache.
+inline constexpr int64_t kDirectRows = L == 16 ? 4 : 3;  // up to here rows are multiplied without a decoded panel
 inline constexpr int64_t kRowsPerBlock = 48;
 inline constexpr int64_t kDepthBytes = 2048;
 
+inline int64_t partial_floats(int64_t rows, int64_t outputs) { return std::min(rows, kRowsPerBlock) * ((outputs + 3) / 4) * 4 * L; }
+
 template <class Kind, class Sink>
 inline void multiply_panel(const typename Kind::X* const* x, int64_t rows, const typename Kind::X* panel, int64_t stride,
-                           int64_t depth, int64_t outputs, Arena& scratch, const Sink& sink) {
+                           int64_t depth, int64_t outputs, float* partial, const Sink& sink) {
   constexpr int64_t kDepth = kDepthBytes / static_cast<int64_t>(sizeof(typename Kind::X));
   const int64_t quads = (outputs + 3) / 4;
-  float* partial = scratch.take<float>(std::min(rows, kRowsPerBlock) * quads * 4 * L);
   for (int64_t m0 = 0; m0 < rows; m0 += kRowsPerBlock) {
     const int64_t block = std::min(kRowsPerBlock, rows - m0);
     for (int64_t k0 = 0; k0 < depth;) {
@@ -293,9 +295,21 @@ inline void multiply_panel(const typename Kind::X* const* x, int64_t rows, const
   }
 }
 
+// What `multiply` needs beside its operands, for up to so many rows and outputs.
+struct Workspace {
+  void* panel = nullptr;
+  float* partial = nullptr;
+};
+template <class D>
+inline Workspace workspace(Arena& scratch, int64_t rows, int64_t outputs, int64_t cols) {
+  if (rows <= kDirectRows) return {};
+  return {scratch.take<typename D::Kind::X>((outputs + 3) / 4 * 4 * packed_stride<D>(cols)),
+          scratch.take<float>(partial_floats(rows, outputs))};
+}
+
 // Outputs [n0, n1) of W for `rows` packed rows: sink(row, n, count ≤ 4, four sums).
 template <class D, class Sink>
-inline void multiply(const MatView& m, int64_t n0, int64_t n1, const typename D::Kind::X* const* x, int64_t rows, Arena& scratch,
+inline void multiply(const MatView& m, int64_t n0, int64_t n1, const typename D::Kind::X* const* x, int64_t rows, const Workspace& work,
                      const Sink& sink) {
   switch (rows) {
     case 0: return;
@@ -309,9 +323,9 @@ inline void multiply(const MatView& m, int64_t n0, int64_t n1, const typename D:
   }
   using Kind = typename D::Kind;
   const int64_t stride = packed_stride<D>(m.cols);
-  typename Kind::X* panel = scratch.take<typename Kind::X>((n1 - n0 + 3) / 4 * 4 * stride);
+  typename Kind::X* panel = static_cast<typename Kind::X*>(work.panel);
   decode_panel<D>(m, n0, n1, panel, stride);
-  multiply_panel<Kind>(x, rows, panel, stride, packed_cols<D>(m.cols), n1 - n0, scratch,
+  multiply_panel<Kind>(x, rows, panel, stride, packed_cols<D>(m.cols), n1 - n0, work.partial,
                        [&](int64_t row, int64_t n, int64_t count, __m128 v) { sink(row, n0 + n, count, v); });
 }
 
@@ -434,7 +448,7 @@ inline void linear_groups(const Tensor& x, const Weight& w, int64_t groups, cons
       const int64_t n1 = std::min(n0 + plan.panel_rows, (g + 1) * outputs);
       const int64_t m0 = block * plan.block_rows;
       const int64_t m1 = std::min(m0 + plan.block_rows, x.rows);
-      multiply<D>(m, n0, n1, packed[g] + m0, m1 - m0, scratch,
+      multiply<D>(m, n0, n1, packed[g] + m0, m1 - m0, workspace<D>(scratch, m1 - m0, n1 - n0, w.cols),
                   [&](int64_t row, int64_t n, int64_t count, __m128 v) { store_sums(y, accumulate, m0 + row, n, count, v); });
     });
   });

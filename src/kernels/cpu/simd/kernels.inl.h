@@ -9,13 +9,18 @@ namespace di::kernels::cpu::DI_CPU_ISA {
 #else
 #include "kernels/cpu/simd/simd_avx2.inl.h"
 #endif
+#include "kernels/cpu/simd/math.inl.h"
 #include "kernels/cpu/simd/gemm.inl.h"
+#include "kernels/cpu/simd/moe.inl.h"
+#include "kernels/cpu/simd/attention.inl.h"
 
 inline Ops make_ops(const char* name) {
   Ops ops = reference_ops();
   ops.name = name;
   ops.linear = linear;
   ops.grouped_linear = grouped_linear;
+  ops.moe = moe;
+  ops.attention = attention;
   return ops;
 }
 

@@ -8,6 +8,7 @@ using I = __m256i;
 inline F zero() { return _mm256_setzero_ps(); }
 inline F set1(float v) { return _mm256_set1_ps(v); }
 inline F load(const float* p) { return _mm256_loadu_ps(p); }
+inline F load_unaligned(const void* p) { return _mm256_loadu_ps(static_cast<const float*>(p)); }
 inline void store(float* p, F v) { _mm256_storeu_ps(p, v); }
 inline F add(F a, F b) { return _mm256_add_ps(a, b); }
 inline F sub(F a, F b) { return _mm256_sub_ps(a, b); }
@@ -91,7 +92,20 @@ struct WideKind {
   static void store(X* p, V v) { _mm256_storeu_ps(p, v); }
   static F dot(V x, V w, F acc) { return _mm256_fmadd_ps(x, w, acc); }
   static X from_float(float v) { return v; }
+  static void store_floats(X* p, F v) { _mm256_storeu_ps(p, v); }
+  static F load_floats(const X* p) { return _mm256_loadu_ps(p); }
 };
+
+// 8 E4M3 bytes. Shifted into fp16 a byte reads as its value times 2^-8, subnormals included.
+inline F load_e4m3(const uint8_t* p) {
+  const __m128i b = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(b, 7), _mm_set1_epi16(static_cast<short>(0xbf80))));
+}
+
+// The signed bytes 8·part … 8·part+7.
+inline F load_int8(__m128i v, int part) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(part == 0 ? v : _mm_unpackhi_epi64(v, v)));
+}
 
 struct WideF32 {
   using Kind = WideKind;
@@ -122,13 +136,10 @@ struct WideFp8 {
   static constexpr int kVecs = 4;
   static constexpr int column(int p) { return p; }
   static void decode(const uint8_t* data, const uint8_t* scale, int, F* w) {
-    // An E4M3 byte shifted into fp16 reads as q·2^-8, subnormals included; the scale brings the 2^8 back.
     const F s = set1(fp8_multiplier(scale[0]));
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const __m128i b = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(data + 8 * i)));
-      const __m128i h = _mm_and_si128(_mm_slli_epi16(b, 7), _mm_set1_epi16(static_cast<short>(0xbf80)));
-      w[i] = mul(_mm256_cvtph_ps(h), s);
+      w[i] = mul(load_e4m3(data + 8 * i), s);
     }
   }
 };

@@ -9,6 +9,7 @@ using I = __m512i;
 inline F zero() { return _mm512_setzero_ps(); }
 inline F set1(float v) { return _mm512_set1_ps(v); }
 inline F load(const float* p) { return _mm512_loadu_ps(p); }
+inline F load_unaligned(const void* p) { return _mm512_loadu_ps(p); }
 inline void store(float* p, F v) { _mm512_storeu_ps(p, v); }
 inline F add(F a, F b) { return _mm512_add_ps(a, b); }
 inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
@@ -78,7 +79,18 @@ struct WideKind {
   static void store(X* p, V v) { _mm512_storeu_ps(p, v); }
   static F dot(V x, V w, F acc) { return _mm512_fmadd_ps(x, w, acc); }
   static X from_float(float v) { return v; }
+  static void store_floats(X* p, F v) { _mm512_storeu_ps(p, v); }
+  static F load_floats(const X* p) { return _mm512_loadu_ps(p); }
 };
+
+// 16 E4M3 bytes. Shifted into fp16 a byte reads as its value times 2^-8, subnormals included.
+inline F load_e4m3(const uint8_t* p) {
+  const __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(b, 7), _mm256_set1_epi16(static_cast<short>(0xbf80))));
+}
+
+// 16 signed bytes.
+inline F load_int8(__m128i v, int) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v)); }
 
 // Four ue8m0 scale bytes of 32 columns each, as they lie behind a chunk of 128 columns.
 inline F lane_scales(const uint8_t* s) {
@@ -117,13 +129,10 @@ struct WideFp8 {
   static constexpr int kVecs = 4;
   static constexpr int column(int p) { return p; }
   static void decode(const uint8_t* data, const uint8_t* scale, int group_shift, F* w) {
-    // An E4M3 byte shifted into fp16 reads as q·2^-8, subnormals included; the scale brings the 2^8 back.
     const F s[2] = {set1(fp8_multiplier(scale[0])), set1(fp8_multiplier(scale[1 >> group_shift]))};
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data + 16 * i)));
-      const __m256i h = _mm256_and_si256(_mm256_slli_epi16(b, 7), _mm256_set1_epi16(static_cast<short>(0xbf80)));
-      w[i] = mul(_mm512_cvtph_ps(h), s[i / 2]);
+      w[i] = mul(load_e4m3(data + 16 * i), s[i / 2]);
     }
   }
 };
@@ -158,6 +167,10 @@ struct PairKind {
   static void store(X* p, V v) { _mm512_storeu_si512(p, v); }
   static F dot(V x, V w, F acc) { return _mm512_dpbf16_ps(acc, as_bf16(x), as_bf16(w)); }
   static X from_float(float v) { return static_cast<X>(std::bit_cast<uint32_t>(v) >> 16); }  // v is a bf16 value
+  static void store_floats(X* p, F v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(v), 16)));
+  }
+  static F load_floats(const X* p) { return load_bf16(p); }
   static __m512bh as_bf16(V v) { return reinterpret_cast<__m512bh>(v); }
 };
 
