@@ -92,7 +92,7 @@ def _free(s: Source) -> Record:
         shown = ("yes" if value else "no") if schema is BOOLEAN else value
         parts.append(r.choice((f"the {key} is {shown}", f"{key}: {shown}", f"{key} = {shown}")))
     text = ", ".join(parts)
-    return capital(text) + ".", values, schemas
+    return (capital(text) if text.startswith("the ") else text) + ".", values, schemas
 
 
 _RECORDS = (_person, _item, _pet, _event, _order)
