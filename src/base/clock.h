@@ -1,5 +1,5 @@
-// Time as a dependency. Everything that reads the time or waits for it gets a Clock, so that tests run on virtual time and
-// never sleep. Both clocks are thread-safe.
+// Time as a dependency. Everything that reads the time or waits for it gets a Clock, so that tests run on virtual time
+// and never sleep. Both clocks are thread-safe.
 #pragma once
 
 #include <condition_variable>

@@ -76,7 +76,8 @@ struct MetricRegistry::State {
 
   Series& add(std::string_view name, std::string_view help, prometheus::MetricType type, MetricLabels labels) {
     auto it = std::find_if(families.begin(), families.end(), [&](const Family& f) { return f.name == name; });
-    if (it == families.end()) it = families.insert(families.end(), Family{std::string(name), std::string(help), type, {}});
+    if (it == families.end())
+      it = families.insert(families.end(), Family{std::string(name), std::string(help), type, {}});
     DI_CHECK(it->type == type, "metric {} was made with another type", name);
     for (Series& series : it->series) {
       if (series.labels == labels) return series;

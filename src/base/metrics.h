@@ -61,7 +61,8 @@ class MetricRegistry {
   // The same name may be asked for again with other labels (one family); help and type are those of the first call.
   Counter& counter(std::string_view name, std::string_view help, MetricLabels labels = {});
   Gauge& gauge(std::string_view name, std::string_view help, MetricLabels labels = {});
-  Histogram& histogram(std::string_view name, std::string_view help, std::vector<double> bounds, MetricLabels labels = {});
+  Histogram& histogram(std::string_view name, std::string_view help, std::vector<double> bounds,
+                       MetricLabels labels = {});
   // Values read at scrape time.
   void gauge_from(std::string_view name, std::string_view help, MetricLabels labels, std::function<double()> read);
   void counter_from(std::string_view name, std::string_view help, MetricLabels labels, std::function<double()> read);

@@ -1,5 +1,5 @@
-// The counter-based generator of engine.md §5.4: a draw depends on seed, position and kind only, so a sampled token is the
-// same alone, in any batch, and after a preemption. Plain C++20 without state.
+// The counter-based generator of engine.md §5.4: a draw depends on seed, position and kind only, so a sampled token is
+// the same alone, in any batch, and after a preemption. Plain C++20 without state.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ inline constexpr uint64_t kSplitMixGamma = 0x9E3779B97F4A7C15ULL;
 // Seed offset of the draft module's draws.
 inline constexpr uint64_t kDraftSeedOffset = 1'000'000'007ULL;
 
-// The finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators), after one step of its counter.
+// The finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators), after one step of
+// its counter.
 inline constexpr uint64_t split_mix64(uint64_t state) {
   uint64_t z = state + kSplitMixGamma;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;

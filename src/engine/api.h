@@ -1,0 +1,162 @@
+// What the rest of the system needs of an engine: hand in token ids, get token ids back, cancel, look at the load. The
+// server and the command line know only this header. Every implementation goes through the same scheduler, stop rules
+// and sampler; they differ in what computes the logits (engine/runner.h).
+//
+// Thread-safety: all members of EngineApi may be called from any thread. A sink is called on the engine's thread, one
+// call at a time per request, and must return soon: it hands the output on and does no work of its own.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+
+namespace di::engine {
+
+struct RequestId {
+  uint64_t v = 0;
+  friend bool operator==(RequestId, RequestId) = default;
+};
+
+// Sampling of engine.md §5. Values must be in range (check_sampling()).
+struct SamplingParams {
+  double temperature = 1.0;  // >= 0; below 1e-5: greedy
+  double top_p = 1.0;        // (0, 1]
+  int32_t top_k = -1;        // -1: off, else >= 1
+  double min_p = 0.0;        // [0, 1]
+  uint64_t seed = 0;
+  double repetition_penalty = 1.0;  // > 0
+  double frequency_penalty = 0.0;   // [-2, 2]
+  double presence_penalty = 0.0;    // [-2, 2]
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  std::vector<int32_t> allowed_token_ids;  // empty: all
+  std::vector<std::vector<int32_t>>
+      bad_words;  // token sequences; the last token is ruled out where the others precede it
+  bool logprobs = false;
+  int32_t top_logprobs = 0;  // [0, 1000]
+};
+
+struct GenerateRequest {
+  std::string id;  // for logs; need not be unique
+  std::string tenant;
+  std::vector<int32_t> prompt;
+  SamplingParams sampling;
+  int32_t n = 1;            // choices; choice i draws with seed + i
+  int64_t max_tokens = 16;  // 0: compute the prompt only
+  int64_t min_tokens = 0;   // end-of-sequence and stop tokens are ruled out before
+  bool ignore_eos = false;
+  std::vector<int32_t> stop_token_ids;  // beside the model's own end of sequence
+  int32_t priority = 0;                 // lower first
+  int64_t queue_deadline_ns = 0;        // on the engine's clock; 0: none. Reached while waiting: the request ends
+  int64_t deadline_ns = 0;              // reached at any time: the request ends
+};
+
+enum class FinishReason : uint8_t {
+  kNone,       // not finished
+  kStop,       // end of sequence or a stop token, which is not among the tokens
+  kLength,     // max_tokens or the context is used up
+  kAborted,    // cancel()
+  kPreempted,  // no memory to go on, and nothing can be recomputed
+  kError,      // see Output::error
+};
+std::string_view to_string(FinishReason reason);
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;
+};
+
+struct OutputToken {
+  int32_t token = 0;
+  float logprob = 0;  // natural log, after temperature, top-p and top-k; -9999 for pruned tokens. With logprobs only
+  std::vector<TokenLogprob> top;  // descending, top_logprobs of them
+};
+
+// When the stages of a request were reached, on the engine's clock; 0: never.
+struct RequestTimes {
+  int64_t arrival_ns = 0;
+  int64_t scheduled_ns = 0;  // first step that computed it
+  int64_t first_token_ns = 0;
+  int64_t finished_ns = 0;
+};
+
+// One delivery: the tokens a step gave to one choice, and its end with the last one.
+struct Output {
+  int32_t choice = 0;
+  std::vector<OutputToken> tokens;
+  FinishReason finish = FinishReason::kNone;
+  Error error;  // of kError: kDeadlineExceeded, kCancelled (engine stopped), kInternal
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompt, taken from a cache
+  int64_t output_tokens = 0;  // so far, this choice, without the stop token
+  int32_t preemptions = 0;
+  RequestTimes times;
+};
+using OutputSink = std::function<void(Output)>;
+
+// Why submit() refused.
+enum class RejectReason : uint8_t { kInvalid, kContextLength, kQueueFull, kStopped };
+
+struct Rejection {
+  RejectReason reason = RejectReason::kInvalid;
+  Error error;
+  int32_t retry_after_s = 0;  // of kQueueFull
+};
+
+struct EngineInfo {
+  int32_t vocab_size = 0;
+  int32_t eos_token_id = -1;
+  int64_t max_model_len = 0;  // tokens of prompt and answer together
+  int32_t max_num_seqs = 0;
+  int32_t block_tokens = 0;
+  int32_t n_blocks = 0;  // usable ones
+  std::string kv_dtype;  // "fp4", "fp32", … for dashboards
+  std::string backend;   // "cpu-avx2", "scripted", …
+};
+
+inline constexpr std::array<double, 16> kIterationTokenBounds = {1,   8,    16,   32,   64,   128,  256,  512,
+                                                                 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384};
+
+// Counters grow from start; the rest is the state after the last step.
+struct EngineStats {
+  int64_t running = 0;
+  int64_t waiting = 0;
+  int64_t waiting_tokens = 0;
+  int64_t used_blocks = 0;
+  int64_t total_blocks = 0;
+  int64_t used_slots = 0;
+  int64_t total_slots = 0;
+  uint64_t steps = 0;
+  uint64_t prompt_tokens = 0;  // computed, including recomputation
+  uint64_t generated_tokens = 0;
+  uint64_t preemptions = 0;
+  uint64_t corrupted = 0;  // requests ended by NaN or all -inf logits
+  std::array<uint64_t, kIterationTokenBounds.size() + 1> iteration_tokens{};  // steps by number of rows
+  double iteration_tokens_sum = 0;
+  double schedule_seconds = 0;
+  double forward_seconds = 0;
+  double sample_seconds = 0;
+  int64_t last_step_ns = 0;  // when a step ended last, or the engine was last idle
+};
+
+class EngineApi {
+ public:
+  virtual ~EngineApi() = default;
+  virtual const EngineInfo& info() const = 0;
+
+  // Checks the request and puts it into the queue. Afterwards the sink gets outputs for each choice until each has had
+  // one with a finish reason.
+  virtual std::expected<RequestId, Rejection> submit(GenerateRequest request, OutputSink sink) = 0;
+
+  // Ends every unfinished choice with kAborted before the next step. Unknown and finished ids are ignored.
+  virtual void cancel(RequestId id) = 0;
+
+  virtual EngineStats stats() const = 0;
+};
+
+}  // namespace di::engine

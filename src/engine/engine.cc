@@ -1,0 +1,217 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "base/log.h"
+
+namespace di::engine {
+namespace {
+
+Result<EngineInfo> plan_info(const RunnerInfo& runner, const EngineOptions& options) {
+  EngineInfo info;
+  info.vocab_size = runner.vocab_size;
+  info.eos_token_id = runner.eos_token_id;
+  info.block_tokens = runner.block_tokens;
+  info.n_blocks = runner.n_blocks - 1;
+  info.kv_dtype = runner.kv_dtype;
+  info.backend = runner.backend;
+  info.max_num_seqs = options.max_num_seqs;
+
+  if (options.max_num_seqs < 1) {
+    return fail(Errc::kInvalidRequest, "max-num-seqs is {}, expected at least 1", options.max_num_seqs);
+  }
+  if (options.max_num_seqs > runner.n_slots - 1) {
+    return fail(Errc::kInvalidRequest, "max-num-seqs is {}, there is memory for {} sequences", options.max_num_seqs,
+                runner.n_slots - 1);
+  }
+  if (options.max_num_batched_tokens < options.max_num_seqs) {
+    return fail(Errc::kInvalidRequest, "max-num-batched-tokens is {}, expected at least max-num-seqs = {}",
+                options.max_num_batched_tokens, options.max_num_seqs);
+  }
+  const int64_t pool_tokens = int64_t{info.n_blocks} * info.block_tokens;
+  const int64_t most = std::min(runner.max_positions, pool_tokens);
+  info.max_model_len = options.max_model_len > 0 ? options.max_model_len : most;
+  if (info.max_model_len > runner.max_positions) {
+    return fail(Errc::kInvalidRequest, "max-model-len is {}, the model has {} positions", info.max_model_len,
+                runner.max_positions);
+  }
+  if (info.max_model_len > pool_tokens) {
+    return fail(Errc::kResourceExhausted,
+                "max-model-len is {}, the KV memory holds {} tokens; the largest context that fits is {}",
+                info.max_model_len, pool_tokens, most);
+  }
+  return info;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::create(std::unique_ptr<Runner> runner, const EngineOptions& options,
+                                               const Clock& clock) {
+  EngineInfo info = DI_TRY(plan_info(runner->info(), options));
+  return std::unique_ptr<Engine>(new Engine(std::move(runner), options, std::move(info), clock));
+}
+
+Engine::Engine(std::unique_ptr<Runner> runner, const EngineOptions& options, EngineInfo info, const Clock& clock)
+    : runner_(std::move(runner)),
+      options_(options),
+      info_(std::move(info)),
+      scheduler_{options.max_num_seqs, options.max_num_batched_tokens, info_.block_tokens},
+      clock_(clock),
+      blocks_(runner_->info().n_blocks),
+      slots_(runner_->info().n_slots) {
+  publish_stats();
+  thread_ = std::thread([this] { run(); });
+}
+
+Engine::~Engine() {
+  stopping_.store(true);
+  commands_.close();
+  runner_->interrupt();
+  thread_.join();
+}
+
+int32_t Engine::retry_after_s() const {
+  const EngineStats now = stats();
+  const double tokens_per_second =
+      now.forward_seconds > 0 ? static_cast<double>(now.prompt_tokens) / now.forward_seconds : 0;
+  if (tokens_per_second <= 0) return 1;
+  const double wait = static_cast<double>(queued_tokens_.load()) / tokens_per_second;
+  return static_cast<int32_t>(std::clamp(wait, 1.0, 60.0));
+}
+
+std::expected<RequestId, Rejection> Engine::submit(GenerateRequest request, OutputSink sink) {
+  if (const auto ok = check_request(request, info_); !ok) return std::unexpected(ok.error());
+  const auto tokens = static_cast<int64_t>(request.prompt.size());
+  const auto queue_full = [&](std::string_view what, int64_t limit) {
+    const Error error{Errc::kResourceExhausted, fmt::format("the queue is full: {} {} are waiting", limit, what)};
+    return std::unexpected(Rejection{RejectReason::kQueueFull, error, retry_after_s()});
+  };
+  if (queued_requests_.fetch_add(1) >= options_.max_queue_size) {
+    queued_requests_.fetch_sub(1);
+    return queue_full("requests", options_.max_queue_size);
+  }
+  if (queued_tokens_.fetch_add(tokens) + tokens > options_.max_queue_tokens && options_.max_queue_tokens > 0) {
+    queued_tokens_.fetch_sub(tokens);
+    queued_requests_.fetch_sub(1);
+    return queue_full("tokens", options_.max_queue_tokens);
+  }
+  auto entry = std::make_unique<Request>();
+  const RequestId id{next_request_.fetch_add(1)};
+  entry->id = id;
+  entry->spec = std::move(request);
+  entry->sink = std::move(sink);
+  entry->arrival_ns = clock_.now_ns();
+  if (!commands_.push(std::move(entry))) {
+    queued_tokens_.fetch_sub(tokens);
+    queued_requests_.fetch_sub(1);
+    return std::unexpected(Rejection{RejectReason::kStopped, Error{Errc::kUnavailable, "the engine has stopped"}, 0});
+  }
+  return id;
+}
+
+void Engine::cancel(RequestId id) {
+  commands_.push(Cancel{id});
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(stats_mutex_);
+  return stats_;
+}
+
+void Engine::run() {
+  while (!stopping_.load()) {
+    if (sequences_.empty() && !commands_.wait()) break;
+    // One request must not take the others down: what a step throws (memory) ends the requests it was about.
+    try {
+      take_commands();
+      end_expired();
+      if (!sequences_.empty()) step();
+    } catch (const std::exception& e) {
+      DI_LOG(kError, "engine step failed: {}", e.what());
+      end_all(Error{Errc::kInternal, "the engine ran into an internal error"});
+    }
+    publish_stats();
+  }
+  commands_.close();
+  take_commands();
+  end_all(Error{Errc::kUnavailable, "the server is shutting down"});
+  publish_stats();
+}
+
+void Engine::take_commands() {
+  for (Command& command : commands_.take_all()) {
+    if (auto* request = std::get_if<std::unique_ptr<Request>>(&command)) {
+      add_request(std::move(*request));
+      continue;
+    }
+    const auto it = requests_.find(std::get<Cancel>(command).id.v);
+    if (it != requests_.end()) end_request(*it->second, FinishReason::kAborted);
+  }
+}
+
+void Engine::add_request(std::unique_ptr<Request> owned) {
+  Request& request = *requests_.emplace(owned->id.v, std::move(owned)).first->second;
+  request.unfinished = request.spec.n;
+  for (int32_t choice = 0; choice < request.spec.n; ++choice) {
+    auto seq = std::make_unique<Sequence>();
+    seq->id = next_sequence_++;
+    seq->request = &request;
+    seq->choice = choice;
+    seq->sampling = request.spec.sampling;
+    seq->sampling.seed += static_cast<uint64_t>(choice);
+    seq->tokens.reserve(request.spec.prompt.size() +
+                        static_cast<size_t>(std::min<int64_t>(request.spec.max_tokens, 4096)));
+    seq->tokens = request.spec.prompt;
+    seq->prompt_tokens = seq->length();
+    seq->times.arrival_ns = request.arrival_ns;
+    enqueue(*seq, false);
+    sequences_.emplace(seq->id, std::move(seq));
+  }
+}
+
+void Engine::end_expired() {
+  const int64_t now = clock_.now_ns();
+  std::vector<std::pair<Request*, Error>> expired;
+  for (const auto& [id, request] : requests_) {
+    const GenerateRequest& spec = request->spec;
+    if (spec.deadline_ns > 0 && now >= spec.deadline_ns) {
+      expired.emplace_back(request.get(),
+                           Error{Errc::kDeadlineExceeded, "the request took longer than its time limit"});
+    } else if (request->queued && spec.queue_deadline_ns > 0 && now >= spec.queue_deadline_ns) {
+      expired.emplace_back(request.get(), Error{Errc::kUnavailable, "the request waited too long in the queue"});
+    }
+  }
+  for (const auto& [request, error] : expired) end_request(*request, FinishReason::kError, error);
+}
+
+void Engine::end_all(const Error& error) {
+  std::vector<Request*> all;
+  for (const auto& [id, request] : requests_) all.push_back(request.get());
+  for (Request* request : all) end_request(*request, FinishReason::kError, error);
+}
+
+void Engine::end_request(Request& request, FinishReason reason, const Error& error) {
+  std::vector<Sequence*> left;
+  for (const auto& [id, seq] : sequences_) {
+    if (seq->request == &request) left.push_back(seq.get());
+  }
+  std::sort(left.begin(), left.end(), [](const Sequence* a, const Sequence* b) { return a->choice < b->choice; });
+  for (Sequence* seq : left) finish(*seq, {}, reason, error);  // the last one frees `request`
+}
+
+void Engine::publish_stats() {
+  counters_.running = static_cast<int64_t>(running_.size());
+  counters_.waiting = static_cast<int64_t>(waiting_.size());
+  counters_.waiting_tokens = 0;
+  for (const Sequence* seq : waiting_) counters_.waiting_tokens += seq->length();
+  counters_.used_blocks = blocks_.used_count();
+  counters_.total_blocks = blocks_.capacity();
+  counters_.used_slots = slots_.used_count();
+  counters_.total_slots = slots_.capacity();
+  counters_.last_step_ns = clock_.now_ns();
+  const std::lock_guard lock(stats_mutex_);
+  stats_ = counters_;
+}
+
+}  // namespace di::engine

@@ -1,0 +1,94 @@
+#include "engine/sequence.h"
+
+#include <algorithm>
+
+#include "engine/sampler.h"
+
+namespace di::engine {
+namespace {
+
+template <class... Args>
+std::unexpected<Rejection> reject(RejectReason reason, fmt::format_string<Args...> format, Args&&... args) {
+  return std::unexpected(
+      Rejection{reason, Error{Errc::kInvalidRequest, fmt::format(format, std::forward<Args>(args)...)}, 0});
+}
+
+bool is_stop(const GenerateRequest& request, int32_t eos_token_id, int32_t token) {
+  return token == eos_token_id ||
+         std::find(request.stop_token_ids.begin(), request.stop_token_ids.end(), token) != request.stop_token_ids.end();
+}
+
+}  // namespace
+
+std::string_view to_string(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return "none";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAborted:
+      return "abort";
+    case FinishReason::kPreempted:
+      return "preempted";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "error";
+}
+
+FinishReason check_stop(const GenerateRequest& request, int32_t eos_token_id, int64_t max_model_len, int32_t token,
+                        int64_t prompt_tokens, int64_t output_tokens_with_it) {
+  if (!request.ignore_eos && is_stop(request, eos_token_id, token)) return FinishReason::kStop;
+  if (prompt_tokens + output_tokens_with_it > max_model_len) return FinishReason::kLength;
+  if (output_tokens_with_it >= request.max_tokens) return FinishReason::kLength;
+  return FinishReason::kNone;
+}
+
+std::vector<int32_t> ruled_out_tokens(const GenerateRequest& request, int32_t eos_token_id, int64_t output_tokens) {
+  if (output_tokens >= request.min_tokens) return {};
+  std::vector<int32_t> out = request.stop_token_ids;
+  if (eos_token_id >= 0) out.push_back(eos_token_id);
+  return out;
+}
+
+std::expected<void, Rejection> check_request(const GenerateRequest& request, const EngineInfo& info) {
+  if (request.prompt.empty()) return reject(RejectReason::kInvalid, "the prompt has no tokens");
+  const auto length = static_cast<int64_t>(request.prompt.size());
+  if (length > info.max_model_len) {
+    return reject(RejectReason::kContextLength,
+                  "This model's maximum context length is {} tokens. However, your prompt has {} tokens.",
+                  info.max_model_len, length);
+  }
+  for (size_t i = 0; i < request.prompt.size(); ++i) {
+    if (request.prompt[i] < 0 || request.prompt[i] >= info.vocab_size) {
+      return reject(RejectReason::kInvalid, "prompt token {} has id {}, token ids are 0 to {}", i, request.prompt[i],
+                    info.vocab_size - 1);
+    }
+  }
+  const int64_t blocks = blocks_for(length, info.block_tokens);
+  if (blocks > info.n_blocks) {
+    return reject(RejectReason::kContextLength, "the prompt of {} tokens needs {} KV blocks, the pool has {}", length,
+                  blocks, info.n_blocks);
+  }
+  if (request.max_tokens < 0)
+    return reject(RejectReason::kInvalid, "max_tokens is {}, expected at least 0", request.max_tokens);
+  if (request.min_tokens < 0 || request.min_tokens > request.max_tokens) {
+    return reject(RejectReason::kInvalid, "min_tokens is {}, expected 0 to max_tokens = {}", request.min_tokens,
+                  request.max_tokens);
+  }
+  if (request.n < 1) return reject(RejectReason::kInvalid, "n is {}, expected at least 1", request.n);
+  for (const int32_t token : request.stop_token_ids) {
+    if (token < 0 || token >= info.vocab_size) {
+      return reject(RejectReason::kInvalid, "stop_token_ids names token {}, token ids are 0 to {}", token,
+                    info.vocab_size - 1);
+    }
+  }
+  if (const Result<void> ok = check_sampling(request.sampling, info.vocab_size); !ok) {
+    return std::unexpected(Rejection{RejectReason::kInvalid, ok.error(), 0});
+  }
+  return {};
+}
+
+}  // namespace di::engine
