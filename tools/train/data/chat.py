@@ -340,14 +340,18 @@ def _my_fact(s: Source) -> tuple[Turn, Turn]:
          (f"What is the name of my {animal}?", f"Your {animal} is named {name}."))))
 
 
+def reference_turn(s: Source) -> list[Turn]:
+    """An exchange of the reference's forms."""
+    return s.r.choice(_FORMS)(s)
+
+
 def document(s: Source) -> dict:
     """1 to 8 exchanges; in a part of them the user gives his name and asks for it later."""
     r = s.r
     wide = s.extra(0.55)
     turns: list[list[Turn]] = []
     for _ in range(r.randint(1, 6)):
-        form = r.choice(_WIDE) if wide and r.random() < 0.7 else r.choice(_FORMS)
-        turn = form(s)
+        turn = r.choice(_WIDE)(s) if wide and r.random() < 0.7 else reference_turn(s)
         if wide and r.random() < 0.15:
             turn = [(_typed(s, q), a) for q, a in turn]
         turns.append(turn)

@@ -50,7 +50,7 @@ class Encoder:
     def plain(self, text: str) -> list[int]:
         if not _PLAIN.fullmatch(text) or "<think>" in text or "</think>" in text \
                 or "dsml:" in text or "<|" in text:
-            return self._plain_slow(text)
+            return self.plain_slow(text)
         ids: list[int] = []
         pieces = self._pieces
         for piece in _PIECE.findall(text):
@@ -62,7 +62,7 @@ class Encoder:
             ids += known
         return ids
 
-    def _plain_slow(self, text: str) -> list[int]:
+    def plain_slow(self, text: str) -> list[int]:
         """Pieces by the tokenizer's own pre-tokenizer, so that added spellings stay plain."""
         ids: list[int] = []
         for piece, _ in self.tokenizer.pre_tokenizer.pre_tokenize_str(text):

@@ -1,11 +1,12 @@
 """Keeps the evaluation prompts out of the training text.
 
-`eval_hashes.bin` holds 8-byte hashes of shared/data/tiny/eval.jsonl.zst: first of every rendered
-prompt with its answer, then of the last user message of the families whose message alone is the
-task (sums, lists, records, tool requests). A generated conversation is dropped when one of its
-trained answers repeats an item, or one of its messages repeats such a prompt.
+`eval_hashes.bin` holds 8-byte hashes of the evaluation sets (the reference's eval.jsonl.zst and the
+kept-back one of heldout.py): first of every rendered prompt with its answer, then of the last user
+message of the families whose message alone is the task (sums, lists, records, tool requests, the
+hand-typed chat prompts). A generated conversation is dropped when one of its trained answers
+repeats an item, or one of its messages repeats such a prompt.
 
-    python -m tools.train.data.filter --eval eval.jsonl.zst --out tools/train/data/eval_hashes.bin"""
+    python -m tools.train.data.filter eval.jsonl.zst heldout.jsonl.zst"""
 from __future__ import annotations
 
 import argparse
@@ -19,7 +20,7 @@ from .render import EOS, Segment, render_training
 DEFAULT = Path(__file__).parent / "eval_hashes.bin"
 # Families of the evaluation set -> families of the generator whose last message is the task.
 _PROMPT_FAMILIES = {"arith_think": "arith", "arith_plain": "arith", "json": "json", "algo": "algo",
-                    "tool_plain": "tool", "tool_think": "tool"}
+                    "tool_plain": "tool", "tool_think": "tool", "chat30": "chat"}
 _GENERATOR_FAMILIES = frozenset(_PROMPT_FAMILIES.values())
 
 
@@ -93,11 +94,11 @@ def build(items: Iterable[dict]) -> EvalFilter:
 def main() -> None:
     from .lines import read_lines   # needs zstandard
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--eval", required=True)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("sets", nargs="+", help="evaluation files")
     parser.add_argument("--out", default=str(DEFAULT))
     args = parser.parse_args()
-    found = build(read_lines(args.eval))
+    found = build(item for name in args.sets for item in read_lines(name))
     found.save(args.out)
     print(f"{len(found.items)} items, {len(found.prompts)} prompts")
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import zlib
 from random import Random
 
+from . import lexicon as lex
+
 _ONSETS = ("b bl br c ch cl cr d dr f fl fr g gl gr h j k kl kr l m n p pl pr qu r s sc sh sk sl sm "
            "sn sp st str sw t th tr v w x y z zh").split() + [""]
 _NUCLEI = "a a a e e e i i o o o u u y ai au ea ee ei eo ia ie io oa oi oo ou ua ue".split()
@@ -16,6 +18,8 @@ _CODAS = ("b ck d f g k l ll lm lt m mp n nd ng nk nt p r rd rk rm rn rt s sh sk
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SMALL = _LETTERS.lower()
 _DIGITS = "0123456789"
+_KNOWN = frozenset(lex.WORDS) | frozenset(lex.ENGLISH) | frozenset(
+    w.lower() for w in (*lex.NAMES, *lex.NAMES_MORE, *lex.OBJECTS, *lex.CITIES, *lex.ANIMALS))
 _SYLLABLES = (1, 2, 2, 2, 3, 3, 4)
 
 
@@ -36,7 +40,7 @@ def word(r: Random, reserved: bool = False) -> str:
     """A lower-case invented word of 3 to 12 letters."""
     while True:
         text = _draw(r)
-        if 3 <= len(text) <= 12 and is_reserved(text) == reserved:
+        if 3 <= len(text) <= 12 and is_reserved(text) == reserved and text not in _KNOWN:
             return text
 
 

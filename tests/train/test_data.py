@@ -1,0 +1,163 @@
+"""The generator: every family keeps its promises, seeds decide everything, nothing held back leaks."""
+import itertools
+import json
+import re
+import unittest
+from collections import Counter
+
+from tools.train import heldout
+from tools.train.data import arith, copying, jsondata, lexicon, pseudo, recall, story, tools
+from tools.train.data.base import Source
+from tools.train.data.filter import EvalFilter, build, item_hashes
+from tools.train.data.generate import documents
+from tools.train.data.render import render_training
+
+
+def take(n, seed=1, kind="short", **rest):
+    return list(itertools.islice(documents(seed, kind, **rest), n))
+
+
+class Stream(unittest.TestCase):
+    def test_the_seed_decides(self):
+        self.assertEqual(take(60), take(60))
+        self.assertNotEqual(take(60), take(60, seed=2))
+
+    def test_all_families_and_both_modes(self):
+        seen = Counter((c["family"], c["thinking"]) for c in take(3000))
+        for family in ("story", "storyqa", "recall", "arith", "json", "tool", "algo", "chat"):
+            self.assertGreater(seen[family, False], 20, family)
+            self.assertGreater(seen[family, True], 3, family)
+
+    def test_roles_alternate_and_render(self):
+        for conv in take(500):
+            roles = [m["role"] for m in conv["messages"]]
+            self.assertEqual(roles[-1], "assistant")
+            self.assertNotIn(("user", "user"), list(zip(roles, roles[1:])))
+            self.assertTrue(any(s.trained for s in render_training(conv)))
+
+    def test_lengths(self):
+        for kind, low, high in (("long", 3000, 30000), ("xlong", 25000, 72000)):
+            for conv in take(6, kind=kind):
+                size = len(conv["messages"][0]["content"]) + len(conv["messages"][1]["content"])
+                self.assertTrue(low < size < high, (kind, size))
+
+
+class Families(unittest.TestCase):
+    def setUp(self):
+        self.s = Source("test")
+
+    def each(self, make, n=300):
+        for _ in range(n):
+            self.s.next_document()
+            yield make(self.s)
+
+    def test_story_answers_are_in_the_story(self):
+        for made in self.each(story.Story):
+            self.assertEqual(len({made.hero, made.giver, made.third}), 3)
+            for _, reply in made.questions:
+                for name in re.findall(r"\b(?:the|some) ([a-z]+)\.", reply):
+                    self.assertIn(name, made.text)
+
+    def test_heroes_differ(self):
+        for _ in range(200):
+            self.s.next_document()
+            one = story.Story(self.s)
+            two = story.Story(self.s, avoid=(one.hero, one.giver, one.third))
+            self.assertNotIn(two.hero, (one.hero, one.giver, one.third))
+
+    def test_recall_answers_stand_in_the_notes_once(self):
+        for characters in (300, 3000, 12000):
+            notes = recall.Notes(self.s, characters)
+            questions = [q for q, _ in notes.facts]
+            self.assertEqual(len(set(questions)), len(questions))
+            for _, fact in notes.facts:
+                self.assertIn(fact, notes.lines)
+            self.assertEqual(notes.unknown(self.s)[1], "I do not know that.")
+
+    def test_sums(self):
+        for question, reply, steps in self.each(arith.problem, 2000):
+            for left, right in re.findall(r"((?:\d+ [-+*/] )+\d+) = (\d+)", f"{steps} {reply}"):
+                # pylint: disable=eval-used
+                self.assertEqual(eval(left), int(right), (question, steps))
+
+    def test_lists(self):
+        for conv in self.each(copying.document):
+            turns = [m for m in conv["messages"] if m["role"] != "system"]
+            for ask, reply in zip(turns[::2], turns[1::2]):
+                text, got = ask["content"], reply["content"]
+                if text.startswith(("Repeat this exactly: ", "Say this again: ")):
+                    self.assertEqual(text.split(": ", 1)[1], got)
+                elif text.startswith("Sort these words: "):
+                    self.assertEqual(sorted(text[18:].split(", ")), got.split(", "))
+                elif text.startswith("Sort these numbers: "):
+                    self.assertEqual(sorted(map(int, text[20:].split(", "))),
+                                     list(map(int, got.split(", "))))
+
+    def test_records(self):
+        for conv in self.each(jsondata.document):
+            reply = next(m for m in conv["messages"] if m["role"] == "assistant")
+            value = json.loads(reply["content"])
+            schema = conv.get("response_schema")
+            if schema:
+                self.assertEqual(list(value), schema["required"])
+
+    def test_calls_fit_their_tools(self):
+        kinds = {"string": str, "integer": int, "boolean": bool, "number": float, "array": list}
+        for conv in self.each(tools.document):
+            declared = {t["name"]: t["parameters"] for t in conv["tools"]}
+            for message in conv["messages"]:
+                for call in message.get("tool_calls", ()):
+                    schema = declared[call["name"]]
+                    self.assertEqual(list(call["arguments"]), schema["required"])
+                    for key, value in call["arguments"].items():
+                        self.assertIs(type(value), kinds[schema["properties"][key]["type"]])
+
+
+class HeldBack(unittest.TestCase):
+    def test_reserved_words_are_never_drawn_for_training(self):
+        source, held = Source(5), Source(5, reserved=True)
+        source.novel = 1.0
+        known = set(lexicon.WORDS) | set(lexicon.ENGLISH)
+        for _ in range(3000):
+            self.assertFalse(pseudo.is_reserved(source.pseudo_word()))
+            self.assertFalse(pseudo.is_reserved(source.code()))
+            word = held.pseudo_word()
+            self.assertTrue(pseudo.is_reserved(word))
+            self.assertNotIn(word, known)
+
+    def test_file(self):
+        items = list(heldout.items(per_family=6))
+        families = Counter(i["family"] for i in items)
+        self.assertEqual(families["chat30"], 30)
+        self.assertEqual(families["recall_8k"], 6)
+        self.assertEqual(families["unseen_words"], 6)
+        self.assertEqual(len({i["id"] for i in items}), len(items))
+        for item in items:
+            self.assertNotEqual(item["messages"][-1]["role"], "assistant")
+            self.assertEqual(item["answer"]["role"], "assistant")
+            self.assertNotIn("exact", item["answer"])
+
+    def test_filter_finds_its_items(self):
+        items = list(heldout.items(per_family=5))
+        found = build(items)
+        for item in items:
+            conv = {**item, "messages": item["messages"] + [item["answer"]]}
+            self.assertIn(item_hashes(render_training(conv))[-1], found.items)
+        arith_item = next(i for i in items if i["family"] == "arith_plain")
+        conv = {"family": "arith", "thinking": False, "messages": [
+            arith_item["messages"][-1], {"role": "assistant", "content": "other"}]}
+        self.assertTrue(found.repeats(conv, render_training(conv)))
+        other = {"family": "arith", "thinking": False, "messages": [
+            {"role": "user", "content": "unheard of"}, {"role": "assistant", "content": "other"}]}
+        self.assertFalse(found.repeats(other, render_training(other)))
+
+    def test_committed_hashes(self):
+        found = EvalFilter.load()
+        self.assertGreaterEqual(len(found.items), 3900)
+        first = next(i for i in heldout.items(per_family=1) if i["family"] == "story")
+        conv = {**first, "messages": first["messages"] + [first["answer"]]}
+        self.assertIn(item_hashes(render_training(conv))[-1], found.items)
+
+
+if __name__ == "__main__":
+    unittest.main()
