@@ -7,4 +7,6 @@ target_compile_options(di_warnings INTERFACE
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
   # DI_TRY is a GNU statement expression (style.md, "Errors").
   $<$<CXX_COMPILER_ID:Clang>:-Wno-gnu-statement-expression -Wno-gnu-zero-variadic-macro-arguments>
+  # Options of the other compiler in a room.cmake; algorithms of libstdc++ 12 that use what C++17 deprecated.
+  $<$<CXX_COMPILER_ID:Clang>:-Wno-unknown-warning-option -Wno-deprecated-declarations>
   -Werror)

@@ -29,24 +29,16 @@ class Json {
   // kInt holds every integer of the i64 range, kUint only those above it.
   enum class Kind : uint8_t { kNull, kBool, kInt, kUint, kDouble, kString, kArray, kObject };
 
-  Json() = default;
-  Json(std::nullptr_t) {}
-  Json(bool v) : value_(v) {}
+  Json();
+  Json(std::nullptr_t);
+  Json(bool v);
   template <std::integral T>
     requires(!std::same_as<T, bool>)
-  Json(T v) {
-    if constexpr (std::unsigned_integral<T> && sizeof(T) == 8) {
-      if (v > static_cast<T>(INT64_MAX)) {
-        value_ = uint64_t{v};
-        return;
-      }
-    }
-    value_ = static_cast<int64_t>(v);
-  }
-  Json(double v) : value_(v) {}
-  Json(std::string v) : value_(std::move(v)) {}
-  Json(std::string_view v) : value_(std::string(v)) {}
-  Json(const char* v) : value_(std::string(v)) {}
+  Json(T v);
+  Json(double v);
+  Json(std::string v);
+  Json(std::string_view v);
+  Json(const char* v);
   Json(Array v);
   Json(Object v);
   ~Json();
@@ -107,6 +99,26 @@ struct JsonMember {
   std::string key;
   Json value;
 };
+
+// Here and not in the class: each of them may have to destroy a vector of JsonMember, which is complete only now.
+inline Json::Json() = default;
+inline Json::Json(std::nullptr_t) {}
+inline Json::Json(bool v) : value_(v) {}
+inline Json::Json(double v) : value_(v) {}
+inline Json::Json(std::string v) : value_(std::move(v)) {}
+inline Json::Json(std::string_view v) : value_(std::string(v)) {}
+inline Json::Json(const char* v) : value_(std::string(v)) {}
+template <std::integral T>
+  requires(!std::same_as<T, bool>)
+Json::Json(T v) {
+  if constexpr (std::unsigned_integral<T> && sizeof(T) == 8) {
+    if (v > static_cast<T>(INT64_MAX)) {
+      value_ = uint64_t{v};
+      return;
+    }
+  }
+  value_ = static_cast<int64_t>(v);
+}
 
 // The whole text must be one value, with JSON white space around it. Errors: kInvalidRequest with a text such as
 // "expected `,` or `}` at line 1 column 9" (columns count bytes).
