@@ -13,3 +13,17 @@ set_source_files_properties(${di_kernels_reference} PROPERTIES COMPILE_OPTIONS "
 file(GLOB di_kernels_simd CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cpu/simd/isa_*.cc)
 set_source_files_properties(${di_kernels_simd} PROPERTIES
   COMPILE_OPTIONS "-ffp-contract=off;-Wno-uninitialized;-Wno-maybe-uninitialized")
+
+# clang does not know `#pragma GCC target`; it builds these files for a second opinion only (no product comes of it), so the
+# instruction set may be given to the whole file.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  set_property(SOURCE ${di_kernels_simd} APPEND PROPERTY COMPILE_OPTIONS -Wno-unknown-pragmas)
+  foreach(file ${di_kernels_simd})
+    if(file MATCHES "avx512")
+      set_property(SOURCE ${file} APPEND PROPERTY COMPILE_OPTIONS -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+    endif()
+    if(file MATCHES "bf16")
+      set_property(SOURCE ${file} APPEND PROPERTY COMPILE_OPTIONS -mavx512bf16)
+    endif()
+  endforeach()
+endif()
