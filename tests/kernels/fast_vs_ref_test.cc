@@ -58,7 +58,8 @@ TEST_P(Fast, DoesNotDependOnTheNumberOfThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Operators, Fast, testing::Combine(testing::ValuesIn(usable_isas()), testing::ValuesIn(test::all_cases())),
+INSTANTIATE_TEST_SUITE_P(Operators, Fast,
+                         testing::Combine(testing::ValuesIn(usable_isas()), testing::ValuesIn(test::all_cases())),
                          [](const auto& parameter) {
                            return std::string(cpu::name(std::get<0>(parameter.param))) + "_" +
                                   std::get<1>(parameter.param).name;

@@ -107,7 +107,8 @@ std::vector<uint8_t> random_records(Run& r, int64_t n, KvFormat format, int64_t 
   return out;
 }
 
-RingView draw_ring(Run& r, const Scene& s, KvFormat format, int64_t width, int32_t ring_rows, std::vector<uint8_t>& host) {
+RingView draw_ring(Run& r, const Scene& s, KvFormat format, int64_t width, int32_t ring_rows,
+                   std::vector<uint8_t>& host) {
   RingView ring;
   ring.width = static_cast<int32_t>(width);
   ring.format = format;
@@ -123,14 +124,19 @@ RingView draw_ring(Run& r, const Scene& s, KvFormat format, int64_t width, int32
   return ring;
 }
 
-int64_t head_dim(Run& r) { return r.real() ? 512 : r.pick<int64_t>({32, 64, 128, 512}); }
-int32_t rope_width(Run& r) { return static_cast<int32_t>(r.real() ? 64 : r.pick<int64_t>({2, 8, 16, 32})); }
+int64_t head_dim(Run& r) {
+  return r.real() ? 512 : r.pick<int64_t>({32, 64, 128, 512});
+}
+int32_t rope_width(Run& r) {
+  return static_cast<int32_t>(r.real() ? 64 : r.pick<int64_t>({2, 8, 16, 32}));
+}
 
 void swa(Run& r, bool bits) {
   const int64_t t = r.rows();
   const int64_t d = head_dim(r);
   const int32_t rope_dim = rope_width(r);
-  const KvFormat format = bits ? r.pick({KvFormat::kE4m3Ue8m0, KvFormat::kF32}) : r.pick({KvFormat::kF32, KvFormat::kE4m3Ue8m0});
+  const KvFormat format =
+      bits ? r.pick({KvFormat::kE4m3Ue8m0, KvFormat::kF32}) : r.pick({KvFormat::kF32, KvFormat::kE4m3Ue8m0});
   Tensor kv = r.input(t, d, r.dtype());
   if (bits) {  // |kv| = 1: the norm is exactly 1 and the entry is ± the weight
     std::vector<float> sign(static_cast<size_t>(t * d));
@@ -157,8 +163,12 @@ void swa(Run& r, bool bits) {
     r.result_records("fresh", fresh, t, d, format);
   }
 }
-void case_swa_store(Run& r) { swa(r, false); }
-void case_swa_store_bits(Run& r) { swa(r, true); }
+void case_swa_store(Run& r) {
+  swa(r, false);
+}
+void case_swa_store_bits(Run& r) {
+  swa(r, true);
+}
 
 void case_ring_commit(Run& r) {
   const Scene s = draw_scene(r, 300, 1, 16);
@@ -168,7 +178,8 @@ void case_ring_commit(Run& r) {
   const RingView ring = draw_ring(r, s, format, d, static_cast<int32_t>(r.pick<int64_t>({1, 5, 16, 40, 134})), host);
   const int64_t bytes = record_bytes(format, d);
   const uint8_t* fresh = r.array(random_records(r, s.t, format, d));
-  for (const auto& [a, b] : r.chunks(s.t)) r.ops().ring_commit({fresh + a * bytes, slice(s.rows, a, b), ring}, r.stream());
+  for (const auto& [a, b] : r.chunks(s.t))
+    r.ops().ring_commit({fresh + a * bytes, slice(s.rows, a, b), ring}, r.stream());
   r.result_bytes("ring", ring.base, static_cast<int64_t>(host.size()));
 }
 
@@ -211,9 +222,10 @@ void case_compress(Run& r) {
   for (const auto& [a, b] : r.chunks(s.t)) {
     const std::vector<int32_t> closing = closing_rows(s, ratio, a, b);
     const int64_t n = static_cast<int64_t>(closing.size());
-    r.ops().compress({ratio, slice(v, a, b), slice(sc, a, b), norm, 1e-20F, round, slice(s.rows, a, b), r.array(closing),
-                      static_cast<int32_t>(n), ratio == 2 ? state.view : CompressorStateView{}, slice(latent, g, g + n)},
-                     r.stream());
+    r.ops().compress(
+        {ratio, slice(v, a, b), slice(sc, a, b), norm, 1e-20F, round, slice(s.rows, a, b), r.array(closing),
+         static_cast<int32_t>(n), ratio == 2 ? state.view : CompressorStateView{}, slice(latent, g, g + n)},
+        r.stream());
     g += n;
   }
   r.result("latent", latent, round ? kRounded : kSum);
@@ -260,7 +272,8 @@ void page(Run& r, bool bits) {
   const std::vector<int32_t> all = closing_rows(s, ratio, 0, s.t);
   const int64_t n = static_cast<int64_t>(all.size());
   const float scale = r.pick({1.F, 1.F, 1e-6F, 300.F});
-  const Tensor x = r.input(n, width, r.dtype(), r.pick({Fill::kNormal, Fill::kNormal, Fill::kSteps, Fill::kZero}), scale);
+  const Tensor x =
+      r.input(n, width, r.dtype(), r.pick({Fill::kNormal, Fill::kNormal, Fill::kSteps, Fill::kZero}), scale);
   const Weight norm = !bits && r.coin() ? r.weight(WeightFormat::kBf16, 1, width) : Weight{};
   const float* table = r.rope_rows(n, rope_dim, bits);
   const bool round = r.coin();
@@ -298,8 +311,12 @@ void page(Run& r, bool bits) {
     r.result_records("entries", r.array(stored), n, width, format);
   }
 }
-void case_page_store(Run& r) { page(r, false); }
-void case_page_store_bits(Run& r) { page(r, true); }
+void case_page_store(Run& r) {
+  page(r, false);
+}
+void case_page_store_bits(Run& r) {
+  page(r, true);
+}
 
 void case_index_query(Run& r) {
   const int64_t t = r.rows();
@@ -374,8 +391,12 @@ void selection(Run& r, bool exact) {
     r.result_selection("selection", chosen, scores, s.t, topk, columns, {1e-5F});
   }
 }
-void case_select(Run& r) { selection(r, false); }
-void case_select_exact(Run& r) { selection(r, true); }
+void case_select(Run& r) {
+  selection(r, false);
+}
+void case_select_exact(Run& r) {
+  selection(r, true);
+}
 
 void case_attention(Run& r) {
   const int32_t ratio = r.pick<int32_t>({0, 1, 2, 128});
@@ -444,8 +465,8 @@ void case_attention(Run& r) {
   const Tensor o = r.output(s.t, heads * d, r.dtype());
   const float scale = 1.F / std::sqrt(static_cast<float>(d));
   for (const auto& [a, b] : r.chunks(s.t)) {
-    r.ops().attention({slice(q, a, b), heads, scale, d_sink, table + a * rope_dim, rope_dim, slice(rows, a, b), fresh, ring,
-                       ratio, pages, offset(chosen, a * topk), topk, round, slice(o, a, b)},
+    r.ops().attention({slice(q, a, b), heads, scale, d_sink, table + a * rope_dim, rope_dim, slice(rows, a, b), fresh,
+                       ring, ratio, pages, offset(chosen, a * topk), topk, round, slice(o, a, b)},
                       r.stream());
   }
   r.result("o", o, round ? kRounded : kSum);

@@ -1,5 +1,5 @@
-// Cases of the operators that read no cache. Bounds: results differ by the order of fp32 sums and by exp, nothing else; where
-// an inner rounding to bf16 or a quantiser follows a sum, single values may land on the other side of a step.
+// Cases of the operators that read no cache. Bounds: results differ by the order of fp32 sums and by exp, nothing else;
+// where an inner rounding to bf16 or a quantiser follows a sum, single values may land on the other side of a step.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -14,9 +14,13 @@ constexpr Bound kSum{2e-5F};
 constexpr Bound kRounded{1e-2F};
 constexpr Bound kRequantised{4e-2F};
 
-int64_t width_h(Run& r) { return r.real() ? 5120 : r.pick<int64_t>({8, 24, 32, 64, 100, 128, 256, 320}); }
+int64_t width_h(Run& r) {
+  return r.real() ? 5120 : r.pick<int64_t>({8, 24, 32, 64, 100, 128, 256, 320});
+}
 
-WeightFormat plain_format(Run& r) { return r.pick({WeightFormat::kF32, WeightFormat::kBf16}); }
+WeightFormat plain_format(Run& r) {
+  return r.pick({WeightFormat::kF32, WeightFormat::kBf16});
+}
 
 void case_embed(Run& r) {
   const int64_t t = r.rows();
@@ -36,8 +40,8 @@ void case_embed(Run& r) {
   const Tensor streams = r.output(t, hc * h, r.dtype());
   float* mix = r.out_array<float>(t * hc);
   for (const auto& [a, b] : r.chunks(t)) {
-    r.ops().embed({d_ids + a, static_cast<int32_t>(b - a), table, offset(d_rows, a), overrides, hc, slice(streams, a, b),
-                   mix + a * hc},
+    r.ops().embed({d_ids + a, static_cast<int32_t>(b - a), table, offset(d_rows, a), overrides, hc,
+                   slice(streams, a, b), mix + a * hc},
                   r.stream());
   }
   r.result("streams", streams, kExact);
@@ -98,7 +102,8 @@ void case_hc_head(Run& r) {
   const Tensor hidden = r.coin() ? r.output(t, h, r.dtype()) : Tensor{};
   const Tensor y = r.output(t, h, r.dtype());
   for (const auto& [a, b] : r.chunks(t)) {
-    r.ops().hc_head({slice(streams, a, b), mix + a * hc, hc, 1e-20F, norm, slice(hidden, a, b), slice(y, a, b)}, r.stream());
+    r.ops().hc_head({slice(streams, a, b), mix + a * hc, hc, 1e-20F, norm, slice(hidden, a, b), slice(y, a, b)},
+                    r.stream());
   }
   const Bound bound = streams.dtype == DType::kBf16 ? kRounded : kSum;
   if (hidden.data != nullptr) r.result("h", hidden, bound);
@@ -132,7 +137,8 @@ Weight any_weight(Run& r, Shape real, int64_t row_multiple = 1) {
   if (!r.real()) {
     const bool plain = format == WeightFormat::kF32 || format == WeightFormat::kBf16;
     s.rows = r.pick<int64_t>({1, 3, 8, 15, 16, 17, 31, 32, 33, 64, 100, 130}) * row_multiple;
-    s.cols = plain ? r.pick<int64_t>({1, 7, 24, 32, 48, 64, 100, 256, 513}) : r.pick<int64_t>({32, 40, 64, 96, 160, 256, 512});
+    s.cols = plain ? r.pick<int64_t>({1, 7, 24, 32, 48, 64, 100, 256, 513})
+                   : r.pick<int64_t>({32, 40, 64, 96, 160, 256, 512});
   }
   return r.weight(format, s.rows, s.cols, Fill::kNormal, r.pick<int32_t>({32, 32, 128}));
 }
@@ -198,7 +204,8 @@ void case_rope_table(Run& r) {
   const float* d_freq = r.array(freq);
   float* table = r.out_array<float>(t * rope_dim);
   for (const auto& [a, b] : r.chunks(t)) {
-    r.ops().rope_table({d_positions + a, static_cast<int32_t>(b - a), d_freq, rope_dim, table + a * rope_dim}, r.stream());
+    r.ops().rope_table({d_positions + a, static_cast<int32_t>(b - a), d_freq, rope_dim, table + a * rope_dim},
+                       r.stream());
   }
   r.result("table", table, t, rope_dim, {1e-6F});
 }
@@ -241,8 +248,8 @@ void case_router(Run& r) {
   int32_t* ids = r.out_array<int32_t>(t * k);
   float* weights = r.out_array<float>(t * k);
   for (const auto& [a, b] : r.chunks(t)) {
-    r.ops().router({slice(y, a, b), gate, bias, bias_vl, offset(d_forced, a * k), slice(rows, a, b), k, 1.5F, ids + a * k,
-                    weights + a * k},
+    r.ops().router({slice(y, a, b), gate, bias, bias_vl, offset(d_forced, a * k), slice(rows, a, b), k, 1.5F,
+                    ids + a * k, weights + a * k},
                    r.stream());
   }
   r.result("ids", ids, t, k);
@@ -275,7 +282,9 @@ void case_moe(Run& r) {
     std::iota(order.begin(), order.end(), 0);
     // Half of the cases send everything to few experts: long shares and empty ones.
     const int64_t from = r.coin() ? n : k;
-    for (int32_t j = 0; j < k; ++j) std::swap(order[static_cast<size_t>(j)], order[static_cast<size_t>(r.integer(j, std::max<int64_t>(j, from - 1)))]);
+    for (int32_t j = 0; j < k; ++j)
+      std::swap(order[static_cast<size_t>(j)],
+                order[static_cast<size_t>(r.integer(j, std::max<int64_t>(j, from - 1)))]);
     ids.insert(ids.end(), order.begin(), order.begin() + k);
   }
   const int32_t* d_ids = r.array(ids);
@@ -285,8 +294,9 @@ void case_moe(Run& r) {
   const Tensor out = r.output(t, h, r.dtype());
   const float limit = r.pick({10.F, 1.F});
   for (const auto& [a, b] : r.chunks(t)) {
-    r.ops().moe({slice(y, a, b), d_ids + a * k, weights + a * k, k, d_experts, n, shared, limit, numerics, slice(out, a, b)},
-                r.stream());
+    r.ops().moe(
+        {slice(y, a, b), d_ids + a * k, weights + a * k, k, d_experts, n, shared, limit, numerics, slice(out, a, b)},
+        r.stream());
   }
   r.result("out", out, numerics.quantise_activations ? kRequantised : kSum);
 }
@@ -302,7 +312,8 @@ void case_engram_gather(Run& r) {
   const int64_t* d_rows = r.array(rows);
   const Tensor e = r.output(t, columns * width, r.dtype());
   for (const auto& [a, b] : r.chunks(t)) {
-    r.ops().engram_gather({table, d_rows + a * columns, static_cast<int32_t>(b - a), columns, slice(e, a, b)}, r.stream());
+    r.ops().engram_gather({table, d_rows + a * columns, static_cast<int32_t>(b - a), columns, slice(e, a, b)},
+                          r.stream());
   }
   r.result("e", e, kExact);
 }
@@ -325,9 +336,9 @@ void case_engram_gate(Run& r) {
   const bool copysign = r.coin();
   const float eps = r.pick({1e-20F, 1e-6F});
   for (const auto& [a, b] : r.chunks(t)) {
-    r.ops().engram_gate({slice(streams, a, b), slice(kvp, a, b), qw, kw, hc, eps, copysign, slice(rows, a, b),
-                         offset(gate, a * hc)},
-                        r.stream());
+    r.ops().engram_gate(
+        {slice(streams, a, b), slice(kvp, a, b), qw, kw, hc, eps, copysign, slice(rows, a, b), offset(gate, a * hc)},
+        r.stream());
   }
   // The root of a small dot enlarges its error: gates agree to 1e-4, streams accordingly.
   if (gate != nullptr) r.result("gate", gate, t, hc, {2e-4F});
@@ -341,7 +352,8 @@ void case_stream_mean(Run& r) {
   const Tensor streams = r.input(t, hc * h, r.dtype());
   const Tensor y = r.input(t, 3 * h, r.dtype());
   const int64_t column = r.integer(0, 2) * h;
-  for (const auto& [a, b] : r.chunks(t)) r.ops().stream_mean({slice(streams, a, b), hc, slice(y, a, b), column}, r.stream());
+  for (const auto& [a, b] : r.chunks(t))
+    r.ops().stream_mean({slice(streams, a, b), hc, slice(y, a, b), column}, r.stream());
   r.result("y", y, {1e-6F});
 }
 

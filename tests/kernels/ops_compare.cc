@@ -15,7 +15,8 @@
 namespace di::kernels::test {
 namespace {
 
-constexpr uint8_t kPattern = 0xa7;  // of outputs before the call: -4.6e-15 in fp32, no value an operator leaves by chance
+constexpr uint8_t kPattern =
+    0xa7;  // of outputs before the call: -4.6e-15 in fp32, no value an operator leaves by chance
 
 // FP8 and scale bytes of random weights: no NaN codes, magnitudes around 1/16 … 16.
 uint8_t e4m3_byte(uint64_t bits) {
@@ -31,7 +32,9 @@ float row_max(const float* x, int64_t n) {
   return max;
 }
 
-bool same_float(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
+bool same_float(float a, float b) {
+  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+}
 
 // "" or what differs.
 std::string compare_floats(const Result& e, const Result& f) {
@@ -43,8 +46,8 @@ std::string compare_floats(const Result& e, const Result& f) {
     float allowed = e.bound.relative * row_max(e.floats.data() + row * e.row_length, e.row_length);
     if (e.kind == Result::Kind::kBf16 && e.bound.relative > 0.F) allowed += std::fabs(a) * 0x1p-7F;
     if (e.bound.relative > 0.F && std::fabs(a - b) <= allowed) continue;
-    return fmt::format("{}[{}, {}]: expected {}, found {}, allowed difference {}", e.name, row, i - row * e.row_length, a, b,
-                       allowed);
+    return fmt::format("{}[{}, {}]: expected {}, found {}, allowed difference {}", e.name, row, i - row * e.row_length,
+                       a, b, allowed);
   }
   return "";
 }
@@ -56,12 +59,14 @@ std::string compare_records(const Result& e, const Result& f) {
     const float b = f.floats[i];
     if (same_float(a, b)) continue;
     ++different;
-    // One step of the coarsest format (4 → 6 of E2M1) is a third of the group's largest value; a scale that flips doubles it.
+    // One step of the coarsest format (4 → 6 of E2M1) is a third of the group's largest value; a scale that flips
+    // doubles it.
     const size_t group = i / 16 * 16;
-    const float largest = row_max(e.floats.data() + group, static_cast<int64_t>(std::min<size_t>(16, e.floats.size() - group)));
+    const float largest =
+        row_max(e.floats.data() + group, static_cast<int64_t>(std::min<size_t>(16, e.floats.size() - group)));
     if (!(std::fabs(a - b) <= .5F * largest + 1e-3F)) {
-      return fmt::format("{} value {} of record {}: expected {}, found {}", e.name, static_cast<int64_t>(i) % e.row_length,
-                         static_cast<int64_t>(i) / e.row_length, a, b);
+      return fmt::format("{} value {} of record {}: expected {}, found {}", e.name,
+                         static_cast<int64_t>(i) % e.row_length, static_cast<int64_t>(i) / e.row_length, a, b);
     }
   }
   const int64_t total = static_cast<int64_t>(e.floats.size());
@@ -120,11 +125,15 @@ std::string compare(const Result& e, const Result& f, bool bits) {
   }
   switch (e.kind) {
     case Result::Kind::kFloats:
-    case Result::Kind::kBf16: return compare_floats(e, f);
-    case Result::Kind::kRecords: return compare_records(e, f);
-    case Result::Kind::kSelection: return compare_selection(e, f);
+    case Result::Kind::kBf16:
+      return compare_floats(e, f);
+    case Result::Kind::kRecords:
+      return compare_records(e, f);
+    case Result::Kind::kSelection:
+      return compare_selection(e, f);
     case Result::Kind::kBytes:
-    case Result::Kind::kInts: return "";
+    case Result::Kind::kInts:
+      return "";
   }
   return "";
 }
@@ -164,7 +173,9 @@ void Memory::write(void* to, const void* from, int64_t bytes) {
 void Memory::read(void* to, const void* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
-void Memory::free_all() { blocks_.clear(); }
+void Memory::free_all() {
+  blocks_.clear();
+}
 
 Run::Run(const Backend& backend, uint64_t seed, Split split, Scale scale)
     : backend_(backend), state_(seed * 0xd1342543de82ef95ULL), split_(split), scale_(scale) {
@@ -181,7 +192,9 @@ uint64_t Run::bits() {  // splitmix64
 int64_t Run::integer(int64_t low, int64_t high) {
   return low + static_cast<int64_t>(bits() % static_cast<uint64_t>(high - low + 1));
 }
-float Run::uniform() { return static_cast<float>(bits() >> 40) * 0x1p-24F; }
+float Run::uniform() {
+  return static_cast<float>(bits() >> 40) * 0x1p-24F;
+}
 float Run::normal() {  // sum of uniforms: near enough, and cheap
   const uint64_t b = bits();
   int64_t sum = 0;
@@ -270,7 +283,8 @@ Weight Run::weight(WeightFormat format, int64_t rows, int64_t cols, Fill fill, i
   std::vector<uint8_t> data(static_cast<size_t>(fp4 ? n / 2 : n));
   for (size_t i = 0; i < data.size(); i += 8) {
     uint64_t b = bits();
-    for (size_t j = i; j < std::min(i + 8, data.size()); ++j, b >>= 8) data[j] = fp4 ? static_cast<uint8_t>(b) : e4m3_byte(b);
+    for (size_t j = i; j < std::min(i + 8, data.size()); ++j, b >>= 8)
+      data[j] = fp4 ? static_cast<uint8_t>(b) : e4m3_byte(b);
   }
   const int64_t scale_rows = format == WeightFormat::kFp8Block ? (rows + block - 1) / block : rows;
   const int64_t group = format == WeightFormat::kFp8Block ? block : 32;
@@ -319,7 +333,8 @@ void Run::result(const char* name, const Tensor& t, Bound bound) {
       const std::vector<float> v = download(static_cast<const float*>(t.data) + row * t.stride, t.stride);
       r.floats.insert(r.floats.end(), v.begin(), v.begin() + t.cols);
       for (int64_t c = t.cols; c < t.stride; ++c) {
-        if (std::bit_cast<uint32_t>(v[static_cast<size_t>(c)]) != kPattern * 0x01010101U) ADD_FAILURE() << name << ": wrote beyond row " << row;
+        if (std::bit_cast<uint32_t>(v[static_cast<size_t>(c)]) != kPattern * 0x01010101U)
+          ADD_FAILURE() << name << ": wrote beyond row " << row;
       }
     } else {
       const std::vector<Bf16> v = download(static_cast<const Bf16*>(t.data) + row * t.stride, t.stride);
@@ -383,7 +398,9 @@ void Run::result_selection(const char* name, const int32_t* data, const float* s
   r.scores = download(scores, rows * columns);
   results_.push_back(std::move(r));
 }
-std::vector<Result> Run::take_results() { return std::move(results_); }
+std::vector<Result> Run::take_results() {
+  return std::move(results_);
+}
 
 Rows slice(const Rows& rows, int64_t first, int64_t last) {
   Rows part = rows;
@@ -406,8 +423,8 @@ const std::vector<Case>& all_cases() {
 }
 
 void expect_same(const Backend& expected, const Backend& found, const Case& c, uint64_t seed, Scale scale) {
-  expect(execute(expected, c, seed, Split::kWhole, scale), execute(found, c, seed, Split::kWhole, scale), false, c, seed,
-         std::string(found.ops->name) + " against " + expected.ops->name);
+  expect(execute(expected, c, seed, Split::kWhole, scale), execute(found, c, seed, Split::kWhole, scale), false, c,
+         seed, std::string(found.ops->name) + " against " + expected.ops->name);
 }
 void expect_batch_invariant(const Backend& backend, const Case& c, uint64_t seed, Scale scale) {
   const std::vector<Result> whole = execute(backend, c, seed, Split::kWhole, scale);

@@ -1,6 +1,6 @@
-// Compares two operator tables on random shapes and values. A case is a function that draws its inputs from a Run, calls one
-// operator and names its results; it is executed once per backend with the same seed, so both see the same inputs. The same
-// case, with its rows cut into several calls, checks batch invariance bit by bit.
+// Compares two operator tables on random shapes and values. A case is a function that draws its inputs from a Run,
+// calls one operator and names its results; it is executed once per backend with the same seed, so both see the same
+// inputs. The same case, with its rows cut into several calls, checks batch invariance bit by bit.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ enum class Split { kWhole, kRows, kCuts };
 // kSmall: many odd shapes; kReal: the widths of V4.1 Flash with few rows.
 enum class Scale { kSmall, kReal };
 
-// Found must be within `relative`·(largest |expected| of the row) of expected; bf16 results may differ by one bf16 step more.
-// 0 = the same bits.
+// Found must be within `relative`·(largest |expected| of the row) of expected; bf16 results may differ by one bf16 step
+// more. 0 = the same bits.
 struct Bound {
   float relative = 0.F;
 };
@@ -57,7 +57,8 @@ struct Result {
   std::vector<float> scores;  // kSelection: [rows, columns] of the expected side decides what is a near tie
 };
 
-// Values of a drawn tensor. kSteps: small multiples of 1/2, so that sums of products are exact in fp32 and ties are real.
+// Values of a drawn tensor. kSteps: small multiples of 1/2, so that sums of products are exact in fp32 and ties are
+// real.
 enum class Fill { kNormal, kSteps, kZero };
 
 class Run {
@@ -108,7 +109,8 @@ class Run {
   void result_bytes(const char* name, const uint8_t* data, int64_t bytes);
   // Records of width `width`, dense; compared as read back, a few may fall on the other side of a quantiser step.
   void result_records(const char* name, const uint8_t* data, int64_t records, int64_t width, KvFormat format);
-  // Ascending index lists; entries whose score lies within `bound` of the threshold may differ. scores are on the backend.
+  // Ascending index lists; entries whose score lies within `bound` of the threshold may differ. scores are on the
+  // backend.
   void result_selection(const char* name, const int32_t* data, const float* scores, int64_t rows, int64_t topk,
                         int64_t columns, Bound bound);
 

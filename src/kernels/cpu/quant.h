@@ -1,5 +1,5 @@
-// Quantisation of KV entries, index queries and activations, and reading of stored records and weights (model.md §4.1–§4.3).
-// These functions define the stored bytes; every CPU kernel uses them or is compared with them bit by bit.
+// Quantisation of KV entries, index queries and activations, and reading of stored records and weights (model.md
+// §4.1–§4.3). These functions define the stored bytes; every CPU kernel uses them or is compared with them bit by bit.
 // The quantisers take what they are given: rounding the input to bf16 first is up to the caller (store_record does it).
 #pragma once
 
@@ -19,7 +19,9 @@ inline float max_abs(const float* x, int64_t n) {
 }
 
 // e of the group's scale 2^e: ceil(log2(max(amax, 1e-4)/448)), division form (model.md §4.2).
-inline int e4m3_scale_exponent(float amax) { return ceil_log2(std::max(amax, 1e-4F) / 448.F); }
+inline int e4m3_scale_exponent(float amax) {
+  return ceil_log2(std::max(amax, 1e-4F) / 448.F);
+}
 
 // E4M3 with one ue8m0 scale for n channels (32 in KV entries). Returns the scale byte.
 inline uint8_t quantise_e4m3_group(const float* x, int64_t n, uint8_t* data) {
@@ -29,7 +31,9 @@ inline uint8_t quantise_e4m3_group(const float* x, int64_t n, uint8_t* data) {
   return static_cast<uint8_t>(e + 127);
 }
 
-inline uint8_t quantise_e4m3_group32(const float* x, uint8_t* data) { return quantise_e4m3_group(x, 32, data); }
+inline uint8_t quantise_e4m3_group32(const float* x, uint8_t* data) {
+  return quantise_e4m3_group(x, 32, data);
+}
 
 // E2M1 with one E4M3 scale for 16 channels, no second-level scale. Returns the scale byte.
 inline uint8_t quantise_e2m1_e4m3_group16(const float* x, uint8_t* data) {
@@ -51,8 +55,8 @@ inline uint8_t quantise_e2m1_ue8m0_group32(const float* x, uint8_t* data) {
   return static_cast<uint8_t>(e + 127);
 }
 
-// x ← what the GEMM sees of x: E4M3 with one power-of-two scale per `group` channels, read back (model.md §4.2). The last
-// group may be short.
+// x ← what the GEMM sees of x: E4M3 with one power-of-two scale per `group` channels, read back (model.md §4.2). The
+// last group may be short.
 void requantise_activations(float* x, int64_t n, int64_t group);
 
 // x ← E2M1/ue8m0 per 32 channels of bf16(x), read back (index queries). n is a multiple of 32.
@@ -78,7 +82,8 @@ inline RecordAt page_record(const PageView& pages, int64_t block, int64_t slot) 
   uint8_t* start = pages.base + block * pages.block_stride;
   const int64_t bytes = data_bytes(pages.format, pages.width);
   if (pages.split_scales) {
-    return {start + slot * bytes, start + pages.entries_per_block * bytes + slot * scale_bytes(pages.format, pages.width)};
+    return {start + slot * bytes,
+            start + pages.entries_per_block * bytes + slot * scale_bytes(pages.format, pages.width)};
   }
   uint8_t* data = start + slot * record_bytes(pages.format, pages.width);
   return {data, data + bytes};

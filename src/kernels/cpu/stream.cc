@@ -11,7 +11,9 @@ constexpr int64_t kAlignment = 64;
 constexpr int64_t kSmallestChunk = int64_t{1} << 16;
 }  // namespace
 
-void Arena::Free::operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t{kAlignment}); }
+void Arena::Free::operator()(std::byte* memory) const {
+  ::operator delete(memory, std::align_val_t{kAlignment});
+}
 
 void Arena::add_chunk(int64_t bytes) {
   Chunk chunk;
@@ -39,8 +41,12 @@ void Arena::reset() {
   used_ = 0;
 }
 
-void StreamDeleter::operator()(Stream* stream) const { delete reinterpret_cast<CpuStream*>(stream); }
+void StreamDeleter::operator()(Stream* stream) const {
+  delete reinterpret_cast<CpuStream*>(stream);
+}
 
-StreamPtr make_stream(ThreadPool& pool) { return StreamPtr(reinterpret_cast<Stream*>(new CpuStream(pool))); }
+StreamPtr make_stream(ThreadPool& pool) {
+  return StreamPtr(reinterpret_cast<Stream*>(new CpuStream(pool)));
+}
 
 }  // namespace di::kernels::cpu

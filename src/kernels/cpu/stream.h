@@ -1,5 +1,5 @@
-// What a kernels::Stream is on the CPU: a worker team and scratch memory. Operators run to completion before they return;
-// one thread submits to a stream. Scratch lives until the next operator of the stream.
+// What a kernels::Stream is on the CPU: a worker team and scratch memory. Operators run to completion before they
+// return; one thread submits to a stream. Scratch lives until the next operator of the stream.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace di::kernels::cpu {
 
-// Bump allocator for the temporaries of one operator. reset() makes everything taken before invalid and keeps the memory,
-// so that a steady state allocates nothing.
+// Bump allocator for the temporaries of one operator. reset() makes everything taken before invalid and keeps the
+// memory, so that a steady state allocates nothing.
 class Arena {
  public:
   // n objects of a trivial type, uninitialised, aligned to 64 bytes, with 64 readable bytes behind the last.
@@ -51,6 +51,8 @@ struct CpuStream {
 };
 
 // kernels::Stream is a handle without a definition; each backend knows what stands behind its own.
-inline CpuStream& cpu_stream(Stream& stream) { return reinterpret_cast<CpuStream&>(stream); }
+inline CpuStream& cpu_stream(Stream& stream) {
+  return reinterpret_cast<CpuStream&>(stream);
+}
 
 }  // namespace di::kernels::cpu

@@ -4,8 +4,8 @@
 namespace di::kernels::cpu::ref {
 namespace {
 
-// Reads the entries of S of row t into `keys` [S, D]: the window ascending by position, then the selected compressed entries
-// ascending by index. Returns |S|.
+// Reads the entries of S of row t into `keys` [S, D]: the window ascending by position, then the selected compressed
+// entries ascending by index. Returns |S|.
 int64_t read_entries(const AttentionArgs& a, int64_t t, std::vector<float>& keys) {
   const int64_t d = a.ring.width;
   const int64_t sequence = a.rows.sequence[t];

@@ -32,7 +32,9 @@ inline void write_row(const Tensor& t, int64_t row, const float* x, int64_t colu
   for (int64_t i = 0; i < n; ++i) out[i] = to_bf16(x[i]);
 }
 
-inline void write_row(const Tensor& t, int64_t row, const float* x) { write_row(t, row, x, 0, t.cols); }
+inline void write_row(const Tensor& t, int64_t row, const float* x) {
+  write_row(t, row, x, 0, t.cols);
+}
 
 inline void round_row(float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = di::round_bf16(x[i]);
@@ -85,7 +87,9 @@ inline void rotate(float* x, const float* table, int64_t rope_dim, bool inverse)
   }
 }
 
-inline float sigmoid(float x) { return 1.F / (1.F + std::exp(-x)); }
+inline float sigmoid(float x) {
+  return 1.F / (1.F + std::exp(-x));
+}
 
 // True when score a of index i beats score b of index j: larger first, the lower index on a tie. NaN loses against
 // everything, so that the order is total whatever the scores are.

@@ -4,8 +4,8 @@
 namespace di::kernels::cpu::ref {
 namespace {
 
-// The (value, score) rows that a closing row needs: rows before it in the call as long as they belong to its sequence, older
-// positions from the state (model.md §5.6: fp32 rows are kept until their group closes).
+// The (value, score) rows that a closing row needs: rows before it in the call as long as they belong to its sequence,
+// older positions from the state (model.md §5.6: fp32 rows are kept until their group closes).
 struct History {
   const Tensor& v;
   const Tensor& s;
@@ -43,8 +43,8 @@ void compress(const CompressArgs& a, Stream&) {
   const int64_t d = a.latent.cols;
   DI_CHECK(a.ratio == 1 || a.ratio == 2, "compress ratio {}, wanted 1 or 2 (others: compress_v4)", a.ratio);
   DI_CHECK(a.v.cols == d && a.norm.cols == d && a.latent.rows == a.n_closing && a.v.rows == a.rows.n,
-           "v [{}, {}], norm {}, latent [{}, {}], {} closing of {} rows", a.v.rows, a.v.cols, a.norm.cols, a.latent.rows, d,
-           a.n_closing, a.rows.n);
+           "v [{}, {}], norm {}, latent [{}, {}], {} closing of {} rows", a.v.rows, a.v.cols, a.norm.cols,
+           a.latent.rows, d, a.n_closing, a.rows.n);
   const std::vector<float> norm = read_vector(a.norm);
   std::vector<float> buffer;
   std::vector<float> c(static_cast<size_t>(d));
@@ -78,8 +78,8 @@ void compress(const CompressArgs& a, Stream&) {
   if (a.ratio == 2) history.keep_rows();
 }
 
-// ratio 128: softmax over the group's tokens of s + ape. ratio 4, overlapping: eight slots per entry, Ca (first half of the
-// channels) of the tokens of group w-1 and Cb (second half) of group w; group -1 has no weight (model.md §10.3).
+// ratio 128: softmax over the group's tokens of s + ape. ratio 4, overlapping: eight slots per entry, Ca (first half of
+// the channels) of the tokens of group w-1 and Cb (second half) of group w; group -1 has no weight (model.md §10.3).
 void compress_v4(const CompressV4Args& a, Stream&) {
   const int64_t d = a.latent.cols;
   const int64_t width = a.v.cols;
@@ -88,8 +88,8 @@ void compress_v4(const CompressV4Args& a, Stream&) {
   DI_CHECK(width == (a.overlap ? 2 * d : d) && a.s.cols == width && a.norm.cols == d && a.latent.rows == a.n_closing &&
                a.v.dtype == DType::kF32 && a.s.dtype == DType::kF32 && a.state.width == width &&
                a.state.ring_rows >= slots - 1 && a.v.rows == a.rows.n,
-           "v [{}, {}], s {} columns, norm {}, latent [{}, {}], state {} rows of {}, ratio {}", a.v.rows, width, a.s.cols,
-           a.norm.cols, a.latent.rows, d, a.state.ring_rows, a.state.width, ratio);
+           "v [{}, {}], s {} columns, norm {}, latent [{}, {}], state {} rows of {}, ratio {}", a.v.rows, width,
+           a.s.cols, a.norm.cols, a.latent.rows, d, a.state.ring_rows, a.state.width, ratio);
   const std::vector<float> norm = read_vector(a.norm);
   const History history{a.v, a.s, a.rows, a.state};
   std::vector<float> c(static_cast<size_t>(d));
@@ -100,7 +100,8 @@ void compress_v4(const CompressV4Args& a, Stream&) {
     const int64_t t = a.closing[g];
     const int64_t position = a.rows.positions[t];
     DI_CHECK(position % ratio == ratio - 1, "row {} at position {} closes no group of {}", t, position, ratio);
-    const int64_t first = std::max<int64_t>(0, slots - 1 - position);  // slots before the start of the sequence are absent
+    const int64_t first =
+        std::max<int64_t>(0, slots - 1 - position);  // slots before the start of the sequence are absent
     for (int64_t j = first; j < slots; ++j) {
       v[static_cast<size_t>(j)] = history.row(t, slots - 1 - j, 0);
       s[static_cast<size_t>(j)] = history.row(t, slots - 1 - j, 1);

@@ -7,8 +7,8 @@ namespace di::kernels::cpu::ref {
 void stream_mean(const StreamMeanArgs& a, Stream&) {
   const int64_t h = a.streams.cols / a.hc;
   DI_CHECK(a.streams.cols == a.hc * h && a.column + h <= a.y.cols && a.y.rows == a.streams.rows,
-           "streams [{}, {}], y [{}, {}] at column {}, hc {}", a.streams.rows, a.streams.cols, a.y.rows, a.y.cols, a.column,
-           a.hc);
+           "streams [{}, {}], y [{}, {}] at column {}, hc {}", a.streams.rows, a.streams.cols, a.y.rows, a.y.cols,
+           a.column, a.hc);
   std::vector<float> buffer;
   std::vector<float> mean(static_cast<size_t>(h));
   for (int64_t t = 0; t < a.streams.rows; ++t) {

@@ -23,8 +23,8 @@ void engram_gate(const EngramGateArgs& a, Stream&) {
   const int64_t hc = a.hc;
   DI_CHECK(a.streams.cols == hc * h && a.kvp.cols == (hc + 1) * h && a.kvp.rows == a.streams.rows &&
                a.q_weight.rows == hc && a.k_weight.rows == hc && a.k_weight.cols == h,
-           "streams [{}, {}], kvp [{}, {}], q_weight [{}, {}], k_weight [{}, {}], hc {}", a.streams.rows, a.streams.cols,
-           a.kvp.rows, a.kvp.cols, a.q_weight.rows, h, a.k_weight.rows, a.k_weight.cols, hc);
+           "streams [{}, {}], kvp [{}, {}], q_weight [{}, {}], k_weight [{}, {}], hc {}", a.streams.rows,
+           a.streams.cols, a.kvp.rows, a.kvp.cols, a.q_weight.rows, h, a.k_weight.rows, a.k_weight.cols, hc);
   std::vector<float> weight(static_cast<size_t>(hc * h));  // qw·kw
   std::vector<float> kw(static_cast<size_t>(h));
   for (int64_t i = 0; i < hc; ++i) {
@@ -45,7 +45,8 @@ void engram_gate(const EngramGateArgs& a, Stream&) {
       const float* xi = x + i * h;
       const float* key = kvp + i * h;
       for (int64_t c = 0; c < h; ++c) scaled[static_cast<size_t>(c)] = xi[c] * weight[static_cast<size_t>(i * h + c)];
-      const float d = dot(scaled.data(), key, h) * inverse_rms(xi, h, a.norm_eps) * inverse_rms(key, h, a.norm_eps) * root;
+      const float d =
+          dot(scaled.data(), key, h) * inverse_rms(xi, h, a.norm_eps) * inverse_rms(key, h, a.norm_eps) * root;
       const float size = std::sqrt(std::fmax(std::fabs(d), 1e-6F));
       const float g = sigmoid(d == 0.F && !a.copysign_at_zero ? 0.F : std::copysign(size, d));
       if (a.gate != nullptr) a.gate[t * hc + i] = g;

@@ -48,7 +48,8 @@ void hc_pre(const HcPreArgs& a, Stream&) {
   const int64_t hc = a.hc;
   const int64_t h = a.y.cols;
   DI_CHECK(a.streams.cols == hc * h && a.norm.cols == h && a.y.rows == a.streams.rows,
-           "streams [{}, {}], y [{}, {}], norm {}, hc {}", a.streams.rows, a.streams.cols, a.y.rows, h, a.norm.cols, hc);
+           "streams [{}, {}], y [{}, {}], norm {}, hc {}", a.streams.rows, a.streams.cols, a.y.rows, h, a.norm.cols,
+           hc);
   const std::vector<float> norm = read_vector(a.norm);
   std::vector<float> buffer;
   std::vector<float> m(static_cast<size_t>((2 + hc) * hc));
@@ -103,7 +104,8 @@ void hc_head(const HcHeadArgs& a, Stream&) {
   const int64_t hc = a.hc;
   const int64_t h = a.y.cols;
   DI_CHECK(a.streams.cols == hc * h && a.norm.cols == h && a.y.rows == a.streams.rows,
-           "streams [{}, {}], y [{}, {}], norm {}, hc {}", a.streams.rows, a.streams.cols, a.y.rows, h, a.norm.cols, hc);
+           "streams [{}, {}], y [{}, {}], norm {}, hc {}", a.streams.rows, a.streams.cols, a.y.rows, h, a.norm.cols,
+           hc);
   const std::vector<float> norm = read_vector(a.norm);
   std::vector<float> buffer;
   std::vector<float> y(static_cast<size_t>(h));

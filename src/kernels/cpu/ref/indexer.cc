@@ -47,10 +47,12 @@ void keep_best(std::vector<int32_t>& index, const std::vector<float>& score, int
 }
 
 void write_list(const std::vector<int32_t>& list, int64_t length, int32_t* out) {
-  for (int64_t i = 0; i < length; ++i) out[i] = i < static_cast<int64_t>(list.size()) ? list[static_cast<size_t>(i)] : -1;
+  for (int64_t i = 0; i < length; ++i)
+    out[i] = i < static_cast<int64_t>(list.size()) ? list[static_cast<size_t>(i)] : -1;
 }
 
-// The candidate blocks of a row (model.md §5.8): block score = max of its scores, the block with the newest entry first.
+// The candidate blocks of a row (model.md §5.8): block score = max of its scores, the block with the newest entry
+// first.
 void write_candidates(const SelectArgs& a, const std::vector<float>& score, int64_t visible, int32_t* out) {
   const int64_t blocks = (visible + a.candidate_block - 1) / a.candidate_block;
   if (blocks <= a.candidate_topk) {
@@ -83,7 +85,8 @@ std::vector<int32_t> competitors(const SelectArgs& a, int64_t t, int64_t visible
   for (int64_t i = 0; i < a.candidate_topk; ++i) {
     if (blocks[i] < 0) continue;
     const int64_t first = int64_t{blocks[i]} * a.candidate_block;
-    for (int64_t g = first; g < std::min(visible, first + a.candidate_block); ++g) index.push_back(static_cast<int32_t>(g));
+    for (int64_t g = first; g < std::min(visible, first + a.candidate_block); ++g)
+      index.push_back(static_cast<int32_t>(g));
   }
   return index;
 }

@@ -7,10 +7,13 @@ namespace di::kernels::cpu::ref {
 int64_t activation_group(const Weight& w, const Numerics& numerics) {
   switch (w.format) {
     case WeightFormat::kF32:
-    case WeightFormat::kBf16: return 0;
+    case WeightFormat::kBf16:
+      return 0;
     case WeightFormat::kFp8Block:
-    case WeightFormat::kFp8Row: return numerics.quantise_activations ? numerics.activation_group : 0;
-    case WeightFormat::kFp4Row: return numerics.quantise_activations ? 32 : 0;  // also in V4 (model.md §4.2)
+    case WeightFormat::kFp8Row:
+      return numerics.quantise_activations ? numerics.activation_group : 0;
+    case WeightFormat::kFp4Row:
+      return numerics.quantise_activations ? 32 : 0;  // also in V4 (model.md §4.2)
   }
   return 0;
 }

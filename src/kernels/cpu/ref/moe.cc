@@ -61,7 +61,8 @@ void run_expert(const ExpertWeights& e, const MoeArgs& a, const std::vector<floa
         u = di::round_bf16(u);
       }
       const float value = swiglu(g, u, a.swiglu_limit);
-      b.hidden[static_cast<size_t>(i * inner + o)] = weight_before ? value * share.weight[static_cast<size_t>(i)] : value;
+      b.hidden[static_cast<size_t>(i * inner + o)] =
+          weight_before ? value * share.weight[static_cast<size_t>(i)] : value;
     }
   }
   const int64_t group = activation_group(e.w2, a.numerics);
@@ -80,14 +81,14 @@ void run_expert(const ExpertWeights& e, const MoeArgs& a, const std::vector<floa
 
 void check(const ExpertWeights& e, int64_t h) {
   DI_CHECK(e.w1.cols == h && e.w3.cols == h && e.w3.rows == e.w1.rows && e.w2.rows == h && e.w2.cols == e.w1.rows,
-           "expert w1 [{}, {}], w3 [{}, {}], w2 [{}, {}], width {}", e.w1.rows, e.w1.cols, e.w3.rows, e.w3.cols, e.w2.rows,
-           e.w2.cols, h);
+           "expert w1 [{}, {}], w3 [{}, {}], w2 [{}, {}], width {}", e.w1.rows, e.w1.cols, e.w3.rows, e.w3.cols,
+           e.w2.rows, e.w2.cols, h);
 }
 
 }  // namespace
 
-// out = Σ_k weight_k·expert_{id_k}(y) + shared(y). Rows are sorted by expert, so that a weight row is dequantised once per
-// block; the parts of a row are added afterwards in the order of k.
+// out = Σ_k weight_k·expert_{id_k}(y) + shared(y). Rows are sorted by expert, so that a weight row is dequantised once
+// per block; the parts of a row are added afterwards in the order of k.
 void moe(const MoeArgs& a, Stream&) {
   const int64_t h = a.y.cols;
   const bool shared = a.shared.w1.data != nullptr;

@@ -65,18 +65,29 @@ void store_record(KvFormat format, int64_t width, const float* x, uint8_t* data,
   for (int64_t j = 0; j < width; j += group) {
     for (int64_t i = 0; i < group; ++i) rounded[i] = round_bf16(x[j + i]);
     switch (format) {
-      case KvFormat::kE4m3Ue8m0: scale[j / 32] = quantise_e4m3_group32(rounded, data + j); break;
-      case KvFormat::kE2m1E4m3: scale[j / 16] = quantise_e2m1_e4m3_group16(rounded, data + j / 2); break;
-      case KvFormat::kE2m1Ue8m0: scale[j / 32] = quantise_e2m1_ue8m0_group32(rounded, data + j / 2); break;
-      case KvFormat::kF32: break;
+      case KvFormat::kE4m3Ue8m0:
+        scale[j / 32] = quantise_e4m3_group32(rounded, data + j);
+        break;
+      case KvFormat::kE2m1E4m3:
+        scale[j / 16] = quantise_e2m1_e4m3_group16(rounded, data + j / 2);
+        break;
+      case KvFormat::kE2m1Ue8m0:
+        scale[j / 32] = quantise_e2m1_ue8m0_group32(rounded, data + j / 2);
+        break;
+      case KvFormat::kF32:
+        break;
     }
   }
 }
 
 void load_record(KvFormat format, int64_t width, const uint8_t* data, const uint8_t* scale, float* x) {
   switch (format) {
-    case KvFormat::kF32: std::memcpy(x, data, static_cast<size_t>(width) * sizeof(float)); break;
-    case KvFormat::kE4m3Ue8m0: load_e4m3(data, scale, width, 32, x); break;
+    case KvFormat::kF32:
+      std::memcpy(x, data, static_cast<size_t>(width) * sizeof(float));
+      break;
+    case KvFormat::kE4m3Ue8m0:
+      load_e4m3(data, scale, width, 32, x);
+      break;
     case KvFormat::kE2m1E4m3:
       for (int64_t j = 0; j < width; j += 16) load_e2m1_group(data + j / 2, to_float(E4m3{scale[j / 16]}), 16, x + j);
       break;
@@ -90,7 +101,9 @@ void dequantise_row(const Weight& w, int64_t row, float* out) {
   DI_CHECK(row >= 0 && row < w.rows, "row {} of a weight of {} rows", row, w.rows);
   const int64_t n = w.cols;
   switch (w.format) {
-    case WeightFormat::kF32: std::memcpy(out, static_cast<const float*>(w.data) + row * n, static_cast<size_t>(n) * 4); break;
+    case WeightFormat::kF32:
+      std::memcpy(out, static_cast<const float*>(w.data) + row * n, static_cast<size_t>(n) * 4);
+      break;
     case WeightFormat::kBf16: {
       const Bf16* values = static_cast<const Bf16*>(w.data) + row * n;
       for (int64_t i = 0; i < n; ++i) out[i] = to_float(values[i]);

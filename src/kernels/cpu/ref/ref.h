@@ -1,5 +1,5 @@
-// The plain twins of every operator: loops over the formulas of model.md in fp32, one thread, no vector instructions. They
-// define what the other backends compute. Arguments and results: kernels/ops.h.
+// The plain twins of every operator: loops over the formulas of model.md in fp32, one thread, no vector instructions.
+// They define what the other backends compute. Arguments and results: kernels/ops.h.
 #pragma once
 
 #include "kernels/ops.h"

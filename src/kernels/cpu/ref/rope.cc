@@ -16,8 +16,8 @@ void rope_table(const RopeTableArgs& a, Stream&) {
 }
 
 void q_rope(const QRopeArgs& a, Stream&) {
-  DI_CHECK(a.heads > 0 && a.q.cols % a.heads == 0 && a.rope_dim <= a.q.cols / a.heads, "q of {} columns, {} heads, rope {}",
-           a.q.cols, a.heads, a.rope_dim);
+  DI_CHECK(a.heads > 0 && a.q.cols % a.heads == 0 && a.rope_dim <= a.q.cols / a.heads,
+           "q of {} columns, {} heads, rope {}", a.q.cols, a.heads, a.rope_dim);
   const int64_t d = a.q.cols / a.heads;
   std::vector<float> buffer;
   std::vector<float> q(static_cast<size_t>(d));

@@ -6,7 +6,9 @@
 namespace di::kernels::cpu::ref {
 namespace {
 
-float softplus(float x) { return std::fmax(x, 0.F) + std::log1p(std::exp(-std::fabs(x))); }
+float softplus(float x) {
+  return std::fmax(x, 0.F) + std::log1p(std::exp(-std::fabs(x)));
+}
 
 }  // namespace
 

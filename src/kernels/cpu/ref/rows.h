@@ -13,7 +13,8 @@ inline constexpr int64_t kRowBlock = 256;
 
 inline float read_element(const Tensor& t, int64_t row, int64_t column) {
   const int64_t at = row * t.stride + column;
-  return t.dtype == DType::kF32 ? static_cast<const float*>(t.data)[at] : to_float(static_cast<const Bf16*>(t.data)[at]);
+  return t.dtype == DType::kF32 ? static_cast<const float*>(t.data)[at]
+                                : to_float(static_cast<const Bf16*>(t.data)[at]);
 }
 
 // out = t[first : first + n, column : column + width], dense fp32.
