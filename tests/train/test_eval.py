@@ -8,6 +8,7 @@ import threading
 import unittest
 from pathlib import Path
 
+from tools.train.data.render import render_prompt
 from tools.train.eval import __main__ as command
 from tools.train.eval.client import Client, request_body
 from tools.train.eval.score import score
@@ -94,11 +95,20 @@ class Requests(unittest.TestCase):
         self.assertEqual(body["temperature"], 0)
 
     def test_response_format(self):
-        body = request_body(item(0, "json", "q", response_schema=AGE))
+        body = request_body(item(0, "json", "q", '{"age": 1}', response_schema=AGE))
         self.assertEqual(body["response_format"]["json_schema"]["schema"], AGE)
         self.assertEqual(body["thinking"], {"type": "disabled"})
         body = request_body(item(0, "json", "q", json_object=True))
         self.assertEqual(body["response_format"], {"type": "json_object"})
+
+    def test_a_plain_answer_under_a_schema_keeps_the_prompt(self):
+        one = item(0, "json", "q", "11", response_schema=AGE)
+        for head in ([], [{"role": "system", "content": "Be concise."}]):
+            one["messages"] = head + [{"role": "user", "content": "q"}]
+            body = request_body(one)
+            self.assertNotIn("response_format", body)
+            self.assertEqual(render_prompt({"messages": body["messages"], "thinking": False}),
+                             render_prompt(one))
 
 
 class FakeServer(http.server.BaseHTTPRequestHandler):

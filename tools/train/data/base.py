@@ -19,9 +19,12 @@ UNKNOWN = "I do not know that."
 _MORE_PLACES = ("office", "airport", "hotel", "garage", "temple", "theater", "hospital", "island",
                 "valley", "pond", "meadow", "balcony", "bank", "church", "shop", "pier", "gym")
 _MORE_ANIMALS = ("lion", "tiger", "monkey", "wolf", "cow", "pig", "deer", "swan", "camel", "penguin",
-                 "goose", "beaver", "otter", "zebra", "crow", "lizard", "panda", "seal")
+                 "goose", "beaver", "otter", "zebra", "crow", "lizard", "panda", "seal", "dragon",
+                 "unicorn", "robot", "dinosaur", "elephant", "eagle", "snake", "bee", "butterfly",
+                 "kitten", "puppy", "pony", "whale", "dolphin")
 _MORE_JOBS = ("engineer", "student", "dentist", "lawyer", "singer", "dancer", "scientist", "artist",
-              "actor", "soldier", "fisherman", "hunter", "clerk", "king", "queen", "shepherd")
+              "actor", "soldier", "fisherman", "hunter", "clerk", "king", "queen", "shepherd",
+              "pirate", "princess", "prince", "wizard", "knight", "witch", "boy", "girl")
 _MORE_COLORS = ("violet", "crimson", "beige", "turquoise", "bronze", "striped", "shiny", "small",
                 "large", "old", "new", "wooden", "heavy", "tiny")
 _MORE_FRUITS = ("peaches", "melons", "mangoes", "cucumbers", "pumpkins", "loaves", "berries", "rolls",

@@ -301,6 +301,26 @@ _WIDE = (_define_wide, _define_wide, _define_wide, _define_wide, _does, _feature
          _capital_wide, _opposite_wide, _calendar, _unknown, _how_to)
 
 
+_OPENINGS = ("Hello! ", "Hi, ", "Hi! ", "Hello, ", "Hey, ", "Please tell me: ", "Can you tell me: ",
+             "I have a question. ", "One more question: ", "I am curious. ", "Quick question: ",
+             "I would like to know: ", "Tell me, ", "Please help me. ", "My question is: ",
+             "I am new here. ", "Good morning! ", "Thanks! ", "Okay, ", "So, ", "And ")
+_CLOSINGS = (" Please tell me.", " Thank you!", " Thanks!", " Please answer in one sentence.",
+             " I want to know.", " Can you help me?", " Please explain.")
+
+
+def _wrapped(s: Source, ask: str) -> str:
+    """With a greeting or a polite word around it."""
+    if s.r.random() < 0.7:
+        opening = s.r.choice(_OPENINGS)
+        if opening[-2] in ",d" and not ask.startswith(("I ", "I'")):
+            ask = ask[0].lower() + ask[1:]
+        return opening + ask
+    if s.r.random() < 0.4 and ask.endswith("?"):
+        return ask[:-1] + ", please?"
+    return ask + s.r.choice(_CLOSINGS)
+
+
 def _typed(s: Source, ask: str) -> str:
     """As people type: small first letter, no final sign."""
     if s.r.random() < 0.5 and not ask.startswith("I "):
@@ -352,8 +372,9 @@ def document(s: Source) -> dict:
     turns: list[list[Turn]] = []
     for _ in range(r.randint(1, 6)):
         turn = r.choice(_WIDE)(s) if wide and r.random() < 0.7 else reference_turn(s)
-        if wide and r.random() < 0.15:
-            turn = [(_typed(s, q), a) for q, a in turn]
+        if wide and r.random() < 0.3:
+            change = _typed if r.random() < 0.5 else _wrapped
+            turn = [(change(s, turn[0][0]), turn[0][1]), *turn[1:]]
         turns.append(turn)
     exact: set[int] = set()
     if r.random() < 0.28:

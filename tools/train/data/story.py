@@ -219,6 +219,28 @@ _CASTS = ("{ask} The cast: {cast}.", "{ask} Use this cast: {cast}.", "{ask}\nCas
           "{ask} In it, {cast}.")
 
 
+_THEMES = {"lost": ("help", "a search", "asking for help"), "broken": ("working together", "a repair"),
+           "hungry": ("kindness", "a hungry animal"), "storm": ("friendship", "a storm", "the rain"),
+           "trade": ("a gift", "a trade", "a market"), "race": ("a race", "winning", "helping others"),
+           "map": ("a treasure", "an old map", "sharing", "a treasure map")}
+_ANIMAL_TRAITS = {"lost": ("helpful", "clever", "friendly"), "hungry": ("hungry", "tired", "poor"),
+                  "race": ("lost", "unlucky", "little")}
+
+
+def _wide_subject(s: Source, story: Story) -> str:
+    """Subjects of the kind that people ask for: a theme, a place, two things at once."""
+    r = s.r
+    kinds = [r.choice(_THEMES[story.plot]), f"{article(story.object)}", f"the {story.goal}",
+             f"{article(story.trait)} {story.job} and {article(story.object)}",
+             f"{story.hero} and {story.giver}", f"{article(story.job)} named {story.hero}",
+             f"{article(story.weather)} day", f"{story.hero} the {story.job}"]
+    if story.plot in _ANIMAL_TRAITS:
+        kinds += [article(story.animal), f"{article(r.choice(_ANIMAL_TRAITS[story.plot]))} "
+                  f"{story.animal}", f"{story.hero} and {article(story.animal)}",
+                  f"{article(story.animal)} named {story.third}"]
+    return r.choice(kinds)
+
+
 def _subject(s: Source, story: Story) -> str:
     kinds = [story.hero, article(f"{story.color} {story.object}")]
     if story.plot in ("lost", "hungry", "race") and s.chance(0.4):
@@ -244,10 +266,13 @@ def _unknown(s: Source, stories: list[Story]) -> tuple[str, str]:
 def write(s: Source) -> dict:
     """Family `story`: the model writes a story, then answers 0 to 4 questions on it."""
     r = s.r
-    cast = s.extra(0.5)
+    cast = s.extra(0.45)
+    if s.extra(0.2):
+        s.novel = max(s.novel, 0.4)
     story = Story(s, fixed_partners=not cast and s.extra(0.5))
     asks = _MORE_ASKS if s.extra(0.25) else _ASKS
-    prompt = r.choice(asks).format(_subject(s, story))
+    subject = _wide_subject(s, story) if s.extra(0.35) else _subject(s, story)
+    prompt = r.choice(asks).format(subject)
     if cast:
         prompt = r.choice(_CASTS).format(ask=prompt, cast=story.cast(s))
     messages = [user(prompt), answer(story.text, exact=False)]

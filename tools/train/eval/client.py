@@ -7,7 +7,26 @@ import time
 import urllib.error
 import urllib.request
 
+from ..data.render import SCHEMA_HEAD, python_style
+
 MODEL = "deepinfer-tiny"
+
+
+def answers_json(item: dict) -> bool:
+    """Whether the reference answer is a JSON object."""
+    try:
+        return isinstance(json.loads(item["answer"].get("content") or ""), dict)
+    except ValueError:
+        return False
+
+
+def _schema_as_text(messages: list[dict], schema: dict) -> None:
+    """Follow-up questions on a record have a schema in the prompt but a plain answer, which a
+    server that enforces response_format could not give. The template appends the schema to the
+    first system message, so writing it there gives the same prompt without the constraint."""
+    if not messages or messages[0]["role"] != "system":
+        messages.insert(0, {"role": "system", "content": ""})
+    messages[0]["content"] += SCHEMA_HEAD + python_style(schema)
 
 
 def request_body(item: dict, model: str = MODEL, max_tokens: int = 1024) -> dict:
@@ -37,7 +56,9 @@ def request_body(item: dict, model: str = MODEL, max_tokens: int = 1024) -> dict
             "thinking": {"type": "enabled" if item["thinking"] else "disabled"}}
     if item.get("tools"):
         body["tools"] = [{"type": "function", "function": t} for t in item["tools"]]
-    if item.get("response_schema"):
+    if item.get("response_schema") and not answers_json(item):
+        _schema_as_text(messages, item["response_schema"])
+    elif item.get("response_schema"):
         body["response_format"] = {"type": "json_schema", "json_schema": {
             "name": "answer", "schema": item["response_schema"]}}
     elif item.get("json_object"):
