@@ -154,9 +154,11 @@ class HeldBack(unittest.TestCase):
     def test_committed_hashes(self):
         found = EvalFilter.load()
         self.assertGreaterEqual(len(found.items), 3900)
-        first = next(i for i in heldout.items(per_family=1) if i["family"] == "story")
-        conv = {**first, "messages": first["messages"] + [first["answer"]]}
-        self.assertIn(item_hashes(render_training(conv))[-1], found.items)
+        for item in heldout.items(per_family=2):
+            if item["family"] != "unseen_words":   # its kinds depend on the number of items
+                conv = {**item, "messages": item["messages"] + [item["answer"]]}
+                self.assertIn(item_hashes(render_training(conv))[-1], found.items,
+                              f"{item['id']}: build eval_hashes.bin again (tools/train/README.md)")
 
 
 if __name__ == "__main__":

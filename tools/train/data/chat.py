@@ -175,8 +175,114 @@ def _does(s: Source) -> list[Turn]:
     verb = _verb(t)
     if t.plural or verb.split()[0] in ("is", "are", "can", "has", "protected", "we", "you", "people"):
         return _feature(s)
-    ask = s.r.choice((f"What does {t.name} do?", f"What is special about {t.name}?"))
+    asks = [f"What does {t.name} do?", f"What is special about {t.name}?",
+            f"What is {t.name} good for?", f"Explain what {t.name} does.",
+            f"What can {t.name} do?", f"Tell me what {t.name} does."]
+    if t.name.startswith(("a ", "an ")):
+        many = plural(t)
+        asks += [f"What do {many} do?", f"Tell me what {many} do.", f"Why are there {many}?"]
+    ask = s.r.choice(asks)
     return [(ask, f"{capital(t.name)} {verb}.")]
+
+
+_IRREGULAR = {"mouse": "mice", "goose": "geese", "sheep": "sheep", "fish": "fish", "deer": "deer",
+              "salmon": "salmon", "foot": "feet", "tooth": "teeth", "child": "children",
+              "wolf": "wolves", "leaf": "leaves", "knife": "knives", "shelf": "shelves",
+              "scarf": "scarves", "potato": "potatoes", "tomato": "tomatoes", "cactus": "cacti",
+              "mango": "mangoes", "mosquito": "mosquitoes", "volcano": "volcanoes"}
+
+
+def plural(t: Thing) -> str:
+    """`dogs`; words without a or an stay as they are."""
+    if not t.name.startswith(("a ", "an ")):
+        return t.bare
+    head, _, last = t.bare.rpartition(" ")
+    if last in _IRREGULAR:
+        last = _IRREGULAR[last]
+    elif last.endswith("y") and last[-2] not in "aeiou":
+        last = last[:-1] + "ies"
+    elif last.endswith(("s", "x", "ch", "sh")):
+        last += "es"
+    else:
+        last += "s"
+    return f"{head} {last}".strip()
+
+
+def _many(s: Source) -> list[Turn]:
+    """Questions on a thing in the plural."""
+    t = _any(s)
+    if t.plural or not t.name.startswith(("a ", "an ")):
+        return _define_wide(s)
+    many = plural(t)
+    return [s.r.choice((
+        (f"Where can I find {many}?", f"You can find {many} in or near {t.where}."),
+        (f"Where can I see {many}?", f"You can see {many} in or near {t.where}."),
+        (f"Where are {many}?", f"You can find {many} in or near {t.where}."),
+        (f"What are {many}?", knowledge.core(t)),
+        (f"Tell me about {many}.", knowledge.define(s, t)),
+        (f"What do you know about {many}?", knowledge.define(s, t)),
+        (f"I like {many}.", "That is nice. " + knowledge.core(t)),
+        (f"Do you like {many}?", "I am a program and have no taste. " + knowledge.core(t)),
+        (f"What is special about {many}?", f"A typical feature of {t.name} is {t.feature}.")))]
+
+
+def _follow_up(s: Source) -> list[Turn]:
+    """A definition and a short question that refers to it."""
+    t, other = s.distinct(lambda: _any(s), 2)
+    it = "them" if t.plural else "it"
+    first = (s.r.choice((f"What {knowledge.be(t)} {t.name}?", f"Tell me about {t.name}.")),
+             knowledge.core(t))
+    return [first, s.r.choice((
+        (f"Where can I find {it}?", f"You can find {it} in or near {t.where}."),
+        ("What is typical of it?", f"A typical feature of {t.name} is {t.feature}."),
+        ("What does it look like?", f"A typical feature of {t.name} is {t.feature}."),
+        (f"And {other.name}?", knowledge.core(other)),
+        (f"What about {other.name}?", knowledge.core(other)),
+        ("What else do you know?", f"A typical feature is {t.feature}. "
+         f"You can find {it} in or near {t.where}."),
+        ("Anything else?", f"A typical feature is {t.feature}. "
+         f"You can find {it} in or near {t.where}."),
+        ("Is that all?", f"A typical feature is {t.feature}. "
+         f"You can find {it} in or near {t.where}.")))]
+
+
+# From small to large.
+_SIZES = ("an ant", "a bee", "a coin", "a mouse", "a frog", "a bird", "a rabbit", "a cat", "a dog",
+          "a sheep", "a pig", "a lion", "a horse", "a car", "an elephant", "a bus", "a house",
+          "a whale", "a ship", "a mountain", "the moon", "the earth",
+          "the sun")
+
+
+def _size(s: Source) -> list[Turn]:
+    r = s.r
+    small, large = sorted(r.sample(range(len(_SIZES)), 2))
+    small, large = _SIZES[small], _SIZES[large]
+    pair = [small, large]
+    r.shuffle(pair)
+    one, two = pair
+    up = r.random() < 0.6
+    word = r.choice(("bigger", "larger")) if up else "smaller"
+    winner, loser = (large, small) if up else (small, large)
+    if r.random() < 0.25:
+        yes = one == winner
+        reply = f"Yes, {one} is {word} than {two}." if yes else \
+            f"No, {two} is {word} than {one}."
+        return [(f"Is {one} {word} than {two}?", reply)]
+    return [(r.choice((f"Which is {word}, {one} or {two}?", f"What is {word}, {one} or {two}?",
+                       f"Which one is {word}: {one} or {two}?")),
+             f"{capital(winner)} is {word} than {loser}.")]
+
+
+_SEASONS = ("spring", "summer", "autumn", "winter")
+
+
+def _season(s: Source) -> list[Turn]:
+    k = s.r.randrange(4)
+    after, before = _SEASONS[(k + 1) % 4], _SEASONS[k - 1]
+    return [s.r.choice((
+        (f"Which season comes after {_SEASONS[k]}?", f"After {_SEASONS[k]} comes {after}."),
+        (f"What comes after {_SEASONS[k]}?", f"After {_SEASONS[k]} comes {after}."),
+        (f"Which season is before {_SEASONS[k]}?", f"Before {_SEASONS[k]} comes {before}.")))]
 
 
 def _feature(s: Source) -> list[Turn]:
@@ -228,8 +334,10 @@ def _examples_wide(s: Source) -> list[Turn]:
     kind = r.choice(tuple(KINDS_MORE))
     things = r.sample(KINDS_MORE[kind], 3)
     if s.chance(0.5):
+        noun = kind.split(" ", 1)[1]
         return [(r.choice((f"Give me an example of {kind}.", f"Name {kind}.",
-                           f"What is an example of {kind}?")),
+                           f"What is an example of {kind}?", f"Name one {noun}.",
+                           f"Tell me one {noun}.", f"Do you know {kind}?")),
                  f"{capital(things[0].name)} is {kind}.")]
     return [(r.choice((f"Can you name some examples of {kind}?",
                        f"Give me three examples of {kind}.", f"List examples of {kind}.")),
@@ -298,7 +406,8 @@ def _unknown(s: Source) -> list[Turn]:
 
 _WIDE = (_define_wide, _define_wide, _define_wide, _define_wide, _does, _feature, _which, _is_it,
          _like, _fact, _fact, _fact, _fact, _fact, _fact, _fact, _fact, _examples_wide,
-         _capital_wide, _opposite_wide, _calendar, _unknown, _how_to)
+         _capital_wide, _opposite_wide, _calendar, _unknown, _how_to, _many, _many, _follow_up,
+         _follow_up, _size, _season)
 
 
 _OPENINGS = ("Hello! ", "Hi, ", "Hi! ", "Hello, ", "Hey, ", "Please tell me: ", "Can you tell me: ",
@@ -337,7 +446,9 @@ def _my_name(s: Source, wide: bool) -> tuple[Turn, Turn]:
                            f"Call me {name}.", f"Hello, my name is {name}.", f"I'm {name}.",
                            f"my name is {name}"))
         asked = s.r.choice(("What is my name?", "What's my name?", "Do you remember my name?",
-                            "Tell me my name.", "Who am I?", "what is my name"))
+                            "Tell me my name.", "Who am I?", "what is my name",
+                            "Do you know my name?", "Could you tell me my name?",
+                            "What was my name again?"))
     return (said, f"Nice to meet you, {name}!"), (asked, f"Your name is {name}.")
 
 
@@ -378,6 +489,8 @@ def document(s: Source) -> dict:
         turns.append(turn)
     exact: set[int] = set()
     if r.random() < 0.28:
+        if s.extra(0.4):
+            s.novel = max(s.novel, 0.7)
         said, asked = _my_name(s, wide and s.chance(0.6))
         first = r.randint(0, len(turns))
         turns.insert(first, [said])
