@@ -2,7 +2,6 @@
 out as reasoning (family `arith`)."""
 from __future__ import annotations
 
-from . import lexicon as lex
 from .base import Source, answer, conversation, user
 
 _MORE_THINGS = ("coins", "books", "pencils", "stamps", "shells", "marbles", "flowers", "cards")

@@ -1,8 +1,6 @@
 """Copying, reversing, sorting, counting and picking from lists (family `algo`)."""
 from __future__ import annotations
 
-from . import lexicon as lex
-from . import pseudo
 from .base import Source, answer, conversation, user
 from .story import Story
 
