@@ -67,7 +67,7 @@ struct HcPostArgs {
   int32_t hc;
 };
 
-// Final collapse: h = Σ_i mix[i]·X_i; y = RMSNorm(h, norm). `h` may be empty (data == null).
+// Final collapse: h = Σ_i mix[i]·X_i (→bf16 when the streams are bf16); y = RMSNorm(h, norm). `h` may be empty (data == null).
 struct HcHeadArgs {
   Tensor streams;     // [T, hc·H]
   const float* mix;   // [T, hc]
@@ -245,7 +245,7 @@ struct SelectArgs {
   const int32_t* candidate_in;     // [T, candidate_topk] or null
   int32_t* candidate_out;          // [T, candidate_topk] or null
   int32_t* selection;              // out [T, topk]
-  float* scores;                   // out [T, scores_stride] or null; -inf where not visible (tests)
+  float* scores;                   // out [T, scores_stride] or null; -inf where not visible or no candidate (tests)
   int64_t scores_stride;
 };
 
