@@ -50,7 +50,7 @@ class Mapping {
   static Result<Mapping> open(const std::string& path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-      return fail(errno == ENOENT ? Errc::kNotFound : Errc::kUnavailable, "{}: expected a readable file, found: {}", path,
+      return fail(errno == ENOENT ? Errc::kNotFound : Errc::kUnavailable, "{}: expected a readable file, found {}", path,
                   std::strerror(errno));
     }
     struct stat info = {};
@@ -67,7 +67,7 @@ class Mapping {
       }
     }
     ::close(fd);
-    if (error != 0) return fail(Errc::kUnavailable, "{}: expected a readable file, found: {}", path, std::strerror(error));
+    if (error != 0) return fail(Errc::kUnavailable, "{}: expected a readable file, found {}", path, std::strerror(error));
     return m;
   }
 
@@ -242,7 +242,7 @@ Result<Header> read_header(std::span<const std::byte> bytes, std::string_view fi
   header.data_offset = 8 + static_cast<int64_t>(length);
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + 8, length);
   const Result<Json> json = parse_json(text);
-  if (!json) return corrupt("{}: header: expected JSON, found: {}", file, json.error().message);
+  if (!json) return corrupt("{}: header: expected JSON, found invalid text: {}", file, json.error().message);
   if (!json->is_object()) return corrupt("{}: header: expected an object of tensors, found {}", file, describe_json(*json));
   if (const std::optional<std::string> name = duplicate_key(text)) {
     return corrupt("{}: tensor {}: expected each name once, found it twice in the header", file, *name);
