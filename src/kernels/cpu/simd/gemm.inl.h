@@ -363,7 +363,7 @@ inline void quantise_row(float* x, int64_t n, int64_t group) {
     const int e = e4m3_scale_exponent(max_lane(amax));
     const F scale = set1(exp2_int(e));
     const F inverse = set1(exp2_int(-e));
-    for (int64_t i = j; i < end; i += L) store(x + i, mul(round_e4m3(mul(load(x + i), inverse)), scale));
+    for (int64_t i = j; i < end; i += L) store(x + i, mul(round_grid<3, 121>(mul(load(x + i), inverse)), scale));
   }
 }
 
@@ -427,10 +427,8 @@ inline void store_sums(const Tensor& y, bool accumulate, int64_t row, int64_t co
 
 // Products of `groups` column slices of x with `groups` row slices of W, written side by side.
 inline void linear_groups(const Tensor& x, const Weight& w, int64_t groups, const Numerics& numerics, bool accumulate, const Tensor& y,
-                          Stream& stream) {
-  CpuStream& s = cpu_stream(stream);
+                          CpuStream& s) {
   if (x.rows == 0 || w.rows == 0) return;
-  s.reset_scratch();
   const MatView m = view_of(w);
   const int64_t group = activation_group_of(w, numerics);
   with_decoder(w.format, pair_products(x.dtype, w.format, group), [&](auto decoder) {
@@ -457,11 +455,15 @@ inline void linear_groups(const Tensor& x, const Weight& w, int64_t groups, cons
 inline void linear(const LinearArgs& a, Stream& stream) {
   DI_CHECK(a.x.cols == a.w.cols && a.y.cols == a.w.rows && a.y.rows == a.x.rows, "x [{}, {}], w [{}, {}], y [{}, {}]", a.x.rows,
            a.x.cols, a.w.rows, a.w.cols, a.y.rows, a.y.cols);
-  linear_groups(a.x, a.w, 1, a.numerics, a.accumulate, a.y, stream);
+  CpuStream& s = cpu_stream(stream);
+  s.reset_scratch();
+  linear_groups(a.x, a.w, 1, a.numerics, a.accumulate, a.y, s);
 }
 
 inline void grouped_linear(const GroupedLinearArgs& a, Stream& stream) {
   DI_CHECK(a.groups > 0 && a.x.cols == a.groups * a.w.cols && a.w.rows % a.groups == 0 && a.y.cols == a.w.rows && a.y.rows == a.x.rows,
            "x [{}, {}], w [{}, {}] in {} groups, y [{}, {}]", a.x.rows, a.x.cols, a.w.rows, a.w.cols, a.groups, a.y.rows, a.y.cols);
-  linear_groups(a.x, a.w, a.groups, a.numerics, false, a.y, stream);
+  CpuStream& s = cpu_stream(stream);
+  s.reset_scratch();
+  linear_groups(a.x, a.w, a.groups, a.numerics, false, a.y, s);
 }

@@ -13,6 +13,8 @@ namespace di::kernels::cpu::DI_CPU_ISA {
 #include "kernels/cpu/simd/gemm.inl.h"
 #include "kernels/cpu/simd/moe.inl.h"
 #include "kernels/cpu/simd/attention.inl.h"
+#include "kernels/cpu/simd/rows.inl.h"
+#include "kernels/cpu/simd/select.inl.h"
 
 inline Ops make_ops(const char* name) {
   Ops ops = reference_ops();
@@ -21,6 +23,22 @@ inline Ops make_ops(const char* name) {
   ops.grouped_linear = grouped_linear;
   ops.moe = moe;
   ops.attention = attention;
+  ops.select = select;
+  ops.rms_norm = rms_norm;
+  ops.rope_table = rope_table;
+  ops.q_rope = q_rope;
+  ops.index_query = index_query;
+  ops.swa_store = swa_store;
+  ops.page_store = page_store;
+  ops.hc_pre = hc_pre;
+  ops.hc_post = hc_post;
+  ops.hc_head = hc_head;
+  ops.stream_mean = stream_mean;
+  ops.compress = compress;
+  ops.router = router;
+  ops.engram_gather = engram_gather;
+  ops.engram_gate = engram_gate;
+  ops.argmax = argmax;
   return ops;
 }
 

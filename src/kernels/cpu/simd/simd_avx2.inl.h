@@ -69,12 +69,57 @@ inline float max_lane(F a) {
   return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
 
-// E4M3 grid: v rounded to nearest even; |v| <= 464.
-inline F round_e4m3(F v) {
+// v rounded to nearest even on a grid with kMantissa bits whose steps stop shrinking below 2^(kSmallest - 127).
+template <int kMantissa, int kSmallest>
+inline F round_grid(F v) {
   I e = _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7f800000));
-  e = _mm256_max_epi32(e, _mm256_set1_epi32(0x3c800000));  // steps below 2^-6 are those of 2^-6
-  const F magic = _mm256_castsi256_ps(_mm256_or_si256(_mm256_add_epi32(e, _mm256_set1_epi32(20 << 23)), _mm256_set1_epi32(0x400000)));
-  return sub(add(v, magic), magic);
+  e = _mm256_max_epi32(e, _mm256_set1_epi32(kSmallest << 23));
+  const I bits = _mm256_or_si256(_mm256_add_epi32(e, _mm256_set1_epi32((23 - kMantissa) << 23)), _mm256_set1_epi32(0x400000));
+  const F magic = _mm256_castsi256_ps(bits);  // 1.5·2^23 steps: adding it rounds
+  return _mm256_or_ps(sub(add(v, magic), magic), _mm256_and_ps(v, set1(-0.F)));  // zero keeps its sign
+}
+
+// Sum of squares in fp64.
+inline double sum_squares(const float* x, int64_t n) {
+  __m256d a = _mm256_setzero_pd();
+  __m256d b = _mm256_setzero_pd();
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256d low = _mm256_cvtps_pd(_mm_loadu_ps(x + i));
+    const __m256d high = _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4));
+    a = _mm256_fmadd_pd(low, low, a);
+    b = _mm256_fmadd_pd(high, high, b);
+  }
+  alignas(32) double lanes[4];
+  _mm256_store_pd(lanes, _mm256_add_pd(a, b));
+  double sum = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+  for (; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return sum;
+}
+
+// Rows and columns of 8 × 8 words of 32 bits: out[c] = column c of the rows.
+inline void transpose(const void* const* rows, int64_t offset, void* out, int64_t out_stride) {
+  F r[8];
+  for (int i = 0; i < 8; ++i) r[i] = load_unaligned(static_cast<const uint8_t*>(rows[i]) + offset);
+  F t[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 4) {
+    const F a = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    const F b = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    const F c = _mm256_unpacklo_ps(r[i + 2], r[i + 3]);
+    const F d = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
+    t[i] = _mm256_shuffle_ps(a, c, 0x44);
+    t[i + 1] = _mm256_shuffle_ps(a, c, 0xee);
+    t[i + 2] = _mm256_shuffle_ps(b, d, 0x44);
+    t[i + 3] = _mm256_shuffle_ps(b, d, 0xee);
+  }
+  // t[4q + j], half p, holds column 4p + j of rows 4q … 4q + 3.
+  float* to = static_cast<float*>(out);
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    _mm256_storeu_ps(to + j * out_stride / 4, _mm256_permute2f128_ps(t[j], t[4 + j], 0x20));
+    _mm256_storeu_ps(to + (4 + j) * out_stride / 4, _mm256_permute2f128_ps(t[j], t[4 + j], 0x31));
+  }
 }
 
 // Bit i is set where a[i] > b[i].
@@ -93,6 +138,7 @@ struct WideKind {
   static F dot(V x, V w, F acc) { return _mm256_fmadd_ps(x, w, acc); }
   static X from_float(float v) { return v; }
   static void store_floats(X* p, F v) { _mm256_storeu_ps(p, v); }
+  static V broadcast_word(const X* p) { return _mm256_set1_ps(*p); }
   static F load_floats(const X* p) { return _mm256_loadu_ps(p); }
 };
 

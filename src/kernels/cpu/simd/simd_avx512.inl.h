@@ -58,12 +58,61 @@ inline __m128 sum4(F a, F b, F c, F d) {
 
 inline float max_lane(F a) { return _mm512_reduce_max_ps(a); }
 
-// E4M3 grid: v rounded to nearest even; |v| <= 464.
-inline F round_e4m3(F v) {
+// v rounded to nearest even on a grid with kMantissa bits whose steps stop shrinking below 2^(kSmallest - 127).
+template <int kMantissa, int kSmallest>
+inline F round_grid(F v) {
   I e = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7f800000));
-  e = _mm512_max_epi32(e, _mm512_set1_epi32(0x3c800000));  // steps below 2^-6 are those of 2^-6
-  const F magic = _mm512_castsi512_ps(_mm512_or_si512(_mm512_add_epi32(e, _mm512_set1_epi32(20 << 23)), _mm512_set1_epi32(0x400000)));
-  return sub(add(v, magic), magic);
+  e = _mm512_max_epi32(e, _mm512_set1_epi32(kSmallest << 23));
+  const I bits = _mm512_or_si512(_mm512_add_epi32(e, _mm512_set1_epi32((23 - kMantissa) << 23)), _mm512_set1_epi32(0x400000));
+  const F magic = _mm512_castsi512_ps(bits);  // 1.5·2^23 steps: adding it rounds
+  return _mm512_or_ps(sub(add(v, magic), magic), _mm512_and_ps(v, set1(-0.F)));  // zero keeps its sign
+}
+
+// Sum of squares in fp64.
+inline double sum_squares(const float* x, int64_t n) {
+  __m512d a = _mm512_setzero_pd();
+  __m512d b = _mm512_setzero_pd();
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m512d low = _mm512_cvtps_pd(_mm256_loadu_ps(x + i));
+    const __m512d high = _mm512_cvtps_pd(_mm256_loadu_ps(x + i + 8));
+    a = _mm512_fmadd_pd(low, low, a);
+    b = _mm512_fmadd_pd(high, high, b);
+  }
+  double sum = _mm512_reduce_add_pd(_mm512_add_pd(a, b));
+  for (; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return sum;
+}
+
+// Rows and columns of 16 × 16 words of 32 bits: out[c] = column c of the rows.
+inline void transpose(const void* const* rows, int64_t offset, void* out, int64_t out_stride) {
+  I r[16];
+  for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_si512(static_cast<const uint8_t*>(rows[i]) + offset);
+  I t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 4) {
+    const I a = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    const I b = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    const I c = _mm512_unpacklo_epi32(r[i + 2], r[i + 3]);
+    const I d = _mm512_unpackhi_epi32(r[i + 2], r[i + 3]);
+    t[i] = _mm512_unpacklo_epi64(a, c);
+    t[i + 1] = _mm512_unpackhi_epi64(a, c);
+    t[i + 2] = _mm512_unpacklo_epi64(b, d);
+    t[i + 3] = _mm512_unpackhi_epi64(b, d);
+  }
+  // t[4q + j], quarter p, holds column 4p + j of rows 4q … 4q + 3.
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const I a = _mm512_shuffle_i32x4(t[j], t[4 + j], 0x44);
+    const I b = _mm512_shuffle_i32x4(t[j], t[4 + j], 0xee);
+    const I c = _mm512_shuffle_i32x4(t[8 + j], t[12 + j], 0x44);
+    const I d = _mm512_shuffle_i32x4(t[8 + j], t[12 + j], 0xee);
+    uint8_t* to = static_cast<uint8_t*>(out);
+    _mm512_storeu_si512(to + j * out_stride, _mm512_shuffle_i32x4(a, c, 0x88));
+    _mm512_storeu_si512(to + (4 + j) * out_stride, _mm512_shuffle_i32x4(a, c, 0xdd));
+    _mm512_storeu_si512(to + (8 + j) * out_stride, _mm512_shuffle_i32x4(b, d, 0x88));
+    _mm512_storeu_si512(to + (12 + j) * out_stride, _mm512_shuffle_i32x4(b, d, 0xdd));
+  }
 }
 
 // Bit i is set where a[i] > b[i].
@@ -80,6 +129,7 @@ struct WideKind {
   static F dot(V x, V w, F acc) { return _mm512_fmadd_ps(x, w, acc); }
   static X from_float(float v) { return v; }
   static void store_floats(X* p, F v) { _mm512_storeu_ps(p, v); }
+  static V broadcast_word(const X* p) { return _mm512_set1_ps(*p); }
   static F load_floats(const X* p) { return _mm512_loadu_ps(p); }
 };
 
@@ -171,6 +221,11 @@ struct PairKind {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(v), 16)));
   }
   static F load_floats(const X* p) { return load_bf16(p); }
+  static V broadcast_word(const X* p) {
+    uint32_t word;
+    std::memcpy(&word, p, sizeof word);
+    return _mm512_set1_epi32(static_cast<int>(word));
+  }
   static __m512bh as_bf16(V v) { return reinterpret_cast<__m512bh>(v); }
 };
 
