@@ -138,6 +138,9 @@ struct ConvertedRequest {
   SamplingOptions sampling;
   ParsingOptions parsing;
   uint32_t max_tokens_bound = 393216;
+  // Extended policy: a tool call was forced while thinking is on. The prompt is that of `auto`; the constraint (kind
+  // tool_call_required) begins after the thinking part.
+  bool forced_call_after_thinking = false;
   ResponsesEcho echo;                 // Responses only
   std::vector<std::string> warnings;  // things dropped that the caller may want to know (extended policy)
 };
@@ -145,7 +148,7 @@ struct ConvertedRequest {
 // Reads a request body (JSON text).
 ApiResult<ConvertedRequest> convert_request(Api api, std::string_view body, const CodecOptions& options);
 // The same from a parsed body, for callers that looked into it before.
-ApiResult<ConvertedRequest> convert_request(Api api, const Json& body, const CodecOptions& options);
+ApiResult<ConvertedRequest> convert_parsed_request(Api api, const Json& body, const CodecOptions& options);
 
 // How many tokens may be generated. prompt_tokens includes images (encode_conversation adds the adjustment when told the
 // image sizes). The error is the official context-length message.
@@ -194,8 +197,10 @@ class OutputProcessor {
   OutputProcessor(OutputProcessor&&) noexcept;
   OutputProcessor& operator=(OutputProcessor&&) noexcept;
 
-  // Prompt usage, before or at the first output; a later call corrects the usage of the final event.
+  // Prompt usage, before the first output: the start events go out now. Later calls have no effect, as officially.
   void ready(const PromptUsage& usage, std::optional<std::string> system_fingerprint, std::vector<StreamEvent>& out);
+  // Corrects the usage that the final event and body() report (a server learns late how much the prefix cache gave).
+  void correct_usage(const PromptUsage& usage);
   // One step's ids, without the end-of-sequence id. `logprobs` is empty or has one entry per id.
   Result<void> tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs, std::vector<StreamEvent>& out);
   // Text that was decoded elsewhere.
