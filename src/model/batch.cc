@@ -130,6 +130,7 @@ Result<void> build_batch(const ModelConfig& config, const Schedule& schedule, co
         continue;
       }
       const int32_t clipped = std::max(full, chunk.keep_begin);
+      if (clipped != full) batch.truncated = true;
       if (position >= chunk.logits_begin) batch.logit_rows.push_back(batch.decoder.size());
       batch.decoder_index.push_back(first_row + i);
       add_row(batch.boundary, position, sequence, rule == TruncationRule::kVl ? full : clipped, image);
