@@ -32,6 +32,7 @@ struct RichText {
   // Appends text or another rich text (ranges move along).
   void append(std::string_view more) { text.append(more); }
   void append(const char* more) { text.append(more); }
+  void append(const std::string& more) { text.append(more); }
   void append(const RichText& more);
   void append_image(std::string_view spelling);
 };

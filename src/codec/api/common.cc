@@ -427,8 +427,8 @@ bool mentions_json(const Conversation& conversation) {
 ApiResult<ConvertedRequest> convert_parsed_request(Api api, const Json& body, const CodecOptions& options) {
   switch (api) {
     case Api::kChat: return api::convert_chat(body, options);
-    case Api::kResponses:
-    case Api::kMessages: break;
+    case Api::kResponses: break;
+    case Api::kMessages: return api::convert_messages(body, options);
   }
   return api::bad_request("this API is not served");
 }

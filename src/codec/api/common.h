@@ -87,6 +87,9 @@ ApiResult<void> apply_reasoning_history(const CodecOptions& options, std::string
 bool mentions_json(const Conversation& conversation);
 std::string lower_ascii(std::string_view text);
 
+// System messages that announce tools keep the selected ones, in their checked form; those left with nothing go away.
+void filter_system_tools(Conversation& conversation);
+
 // Each API's conversion.
 ApiResult<ConvertedRequest> convert_chat(const Json& body, const CodecOptions& options);
 ApiResult<ConvertedRequest> convert_responses(const Json& body, const CodecOptions& options);
