@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstring>
-#include <map>
+#include <utility>
 
 #include "base/numeric.h"
 #include "kernels/conformance_modules.h"
@@ -18,6 +18,9 @@ struct Module {
 
   const NamedTensor* find(std::string_view name) const;
   bool has(std::initializer_list<std::string_view> names) const;
+  // Each tensor has that many dimensions, a dtype that floats(), ints() or bytes() reads, and no more or less data than
+  // its shape says. A failed check names the one that has not.
+  bool shaped(std::initializer_list<std::pair<std::string_view, size_t>> ranks) const;
   const std::vector<int64_t>& shape(std::string_view name) const { return find(name)->shape; }
   // Values as fp32 (F32, BF16), integers (I32, I64, U8, I8), or the bytes. Empty when the dtype is another.
   std::vector<float> floats(std::string_view name) const;

@@ -1,6 +1,7 @@
 #include "kernels/conformance_modules.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -72,6 +73,22 @@ const NamedTensor* Module::find(std::string_view name) const {
 
 bool Module::has(std::initializer_list<std::string_view> names) const {
   return std::all_of(names.begin(), names.end(), [&](std::string_view name) { return find(name) != nullptr; });
+}
+
+bool Module::shaped(std::initializer_list<std::pair<std::string_view, size_t>> ranks) const {
+  for (const auto& [name, rank] : ranks) {
+    const NamedTensor& t = *find(name);
+    const int64_t item = t.dtype == "F32" || t.dtype == "I32"                                                    ? 4
+                         : t.dtype == "BF16"                                                                     ? 2
+                         : t.dtype == "I64"                                                                      ? 8
+                         : t.dtype == "U8" || t.dtype == "I8" || t.dtype == "BOOL" || t.dtype.starts_with("F8_") ? 1
+                                                                                                                 : 0;
+    if (t.shape.size() == rank && item > 0 && count(t.shape) > 0 && t.bytes == count(t.shape) * item) continue;
+    refuse(std::string(name), fmt::format("expected {} dimensions of a known dtype, found {} {} with {} bytes", rank,
+                                          t.dtype, fmt::join(t.shape, "×"), t.bytes));
+    return false;
+  }
+  return true;
 }
 
 std::vector<float> Module::floats(std::string_view name) const {

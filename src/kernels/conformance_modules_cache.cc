@@ -277,11 +277,13 @@ std::vector<float> state_after(const std::vector<float>& value, const std::vecto
 
 void compressor(const Module& m) {
   if (!m.has({"value", "score", "pooled"})) return;
+  if (!m.shaped({{"value", 2}, {"score", 2}})) return;
   const int64_t t = m.shape("value")[0];
   const int64_t d = m.shape("value")[1];
   std::vector<float> value = m.floats("value");
   std::vector<float> score = m.floats("score");
   const bool chunked = m.has({"state_after_chunk1", "chunk1", "chunk2", "decode"});
+  if (chunked && !m.shaped({{"state_after_chunk1", 4}, {"decode", 2}})) return;
   const int64_t ring = chunked ? m.shape("state_after_chunk1")[1] : 8;
   CompressorStateView state;
   state.ring_rows = static_cast<int32_t>(ring);
@@ -323,6 +325,7 @@ void compressor(const Module& m) {
 // weights ±1.
 void candidates(const Module& m) {
   if (!m.has({"scores", "valid_lens", "block_scores", "valid_blocks"})) return;
+  if (!m.shaped({{"scores", 2}, {"block_scores", 2}, {"valid_lens", 1}, {"valid_blocks", 1}})) return;
   const int64_t t = m.shape("scores")[0];
   const int64_t columns = m.shape("scores")[1];
   const int64_t all_blocks = m.shape("block_scores")[1];
@@ -372,7 +375,8 @@ void candidates(const Module& m) {
       if (static_cast<int64_t>(row.size()) <= topk) {
         row = {-2};  // every block
       } else {
-        std::stable_sort(row.begin(), row.end(), [&](int32_t a, int32_t b) { return score[a] > score[b]; });
+        std::sort(row.begin(), row.end(),
+                  [&](int32_t a, int32_t b) { return score[a] != score[b] ? score[a] > score[b] : a < b; });
         row.resize(static_cast<size_t>(topk));
         std::sort(row.begin(), row.end());
       }

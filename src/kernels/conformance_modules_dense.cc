@@ -35,8 +35,8 @@ Coefficients hc_coefficients(const Module& m, std::vector<Bf16>& streams, int64_
 
 void hyper_connection(const Module& m) {
   if (!m.has({"streams", "fn", "base", "scale", "pre", "post", "comb"})) return;
+  if (!m.shaped({{"streams", 3}, {"fn", 2}, {"base", 1}, {"scale", 1}})) return;
   const std::vector<int64_t>& shape = m.shape("streams");
-  if (shape.size() != 3) return m.refuse("streams", "expected [tokens, hc, H]");
   const int64_t t = shape[0];
   const int64_t hc = shape[1];
   const int64_t h = shape[2];
@@ -103,6 +103,7 @@ void hyper_connection(const Module& m) {
 
 void router(const Module& m) {
   if (!m.has({"logits", "idx", "w"})) return;
+  if (!m.shaped({{"logits", 2}, {"idx", 2}, {"w", 2}})) return;
   const int64_t t = m.shape("logits")[0];
   const int64_t experts = m.shape("logits")[1];
   const int64_t k = m.shape("idx")[1];
@@ -134,6 +135,7 @@ void router(const Module& m) {
 // One expert whose w1 picks the gate half, w3 the up half, w2 nothing else.
 void swiglu(const Module& m) {
   if (!m.has({"gate_up", "out"}) || m.has({"kv"})) return;
+  if (!m.shaped({{"gate_up", 2}})) return;
   const int64_t t = m.shape("gate_up")[0];
   const int64_t width = m.shape("gate_up")[1];
   const int64_t inner = width / 2;
@@ -156,6 +158,7 @@ void swiglu(const Module& m) {
 
 void engram_gate(const Module& m) {
   if (!m.has({"hidden", "kv", "q_weight", "k_weight", "gate"})) return;
+  if (!m.shaped({{"hidden", 3}, {"kv", 3}, {"q_weight", 2}, {"k_weight", 2}})) return;
   const std::vector<int64_t>& shape = m.shape("hidden");
   const int64_t t = shape[0];
   const int64_t hc = shape[1];
@@ -182,6 +185,7 @@ void engram_gate(const Module& m) {
 void dequant(const Module& m) {
   for (const std::string format : {"fp8b", "fp8r", "fp4r"}) {
     if (!m.has({format + ".weight", format + ".scale", format + ".dequant"})) continue;
+    if (!m.shaped({{format + ".dequant", 2}, {format + ".weight", 2}, {format + ".scale", 2}})) continue;
     const std::vector<int64_t>& shape = m.shape(format + ".dequant");
     const std::vector<uint8_t> data = m.bytes(format + ".weight");
     const std::vector<uint8_t> scale = m.bytes(format + ".scale");
@@ -219,7 +223,7 @@ float temperature_of(const std::string& name, const std::string& prefix) {
 }
 
 void draft(const Module& m) {
-  if (m.has({"streams", "target_feature"}) && m.shape("streams").size() == 3) {
+  if (m.has({"streams", "target_feature"}) && m.shaped({{"streams", 3}})) {
     const std::vector<int64_t>& shape = m.shape("streams");
     std::vector<Bf16> streams = to_bf16(m.floats("streams"));
     std::vector<Bf16> y(static_cast<size_t>(shape[0] * shape[2]));
@@ -229,6 +233,7 @@ void draft(const Module& m) {
     m.bf16_steps("target_feature", m.floats("target_feature"), to_floats(y), 1);
   }
   if (!m.has({"hidden", "markov_emb", "weight"})) return;
+  if (!m.shaped({{"hidden", 2}, {"markov_emb", 2}, {"weight", 2}})) return;
   const int64_t n = m.shape("hidden")[0];
   const int64_t h = m.shape("hidden")[1];
   const int64_t r = m.shape("markov_emb")[1];
