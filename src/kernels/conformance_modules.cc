@@ -1,7 +1,6 @@
 #include "kernels/conformance_modules.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -84,8 +83,10 @@ bool Module::shaped(std::initializer_list<std::pair<std::string_view, size_t>> r
                          : t.dtype == "U8" || t.dtype == "I8" || t.dtype == "BOOL" || t.dtype.starts_with("F8_") ? 1
                                                                                                                  : 0;
     if (t.shape.size() == rank && item > 0 && count(t.shape) > 0 && t.bytes == count(t.shape) * item) continue;
-    refuse(std::string(name), fmt::format("expected {} dimensions of a known dtype, found {} {} with {} bytes", rank,
-                                          t.dtype, fmt::join(t.shape, "×"), t.bytes));
+    std::string found = t.dtype;
+    for (const int64_t d : t.shape) found += " " + std::to_string(d);
+    refuse(std::string(name),
+           fmt::format("expected {} dimensions of a known dtype, found {} in {} bytes", rank, found, t.bytes));
     return false;
   }
   return true;
