@@ -22,10 +22,12 @@ constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxTableRows = int64_t{1} << 36;
 
-std::string found(const Json* value) { return value == nullptr ? "nothing" : describe_json(*value); }
+std::string found(const Json* value) {
+  return value == nullptr ? "nothing" : describe_json(*value);
+}
 
-// Typed access to the fields of one object and, for the language model, of the object nested in it. The first failure is kept
-// and ends all later reading, so that a list of fields reads as a list.
+// Typed access to the fields of one object and, for the language model, of the object nested in it. The first failure
+// is kept and ends all later reading, so that a list of fields reads as a list.
 class Fields {
  public:
   Fields(const Json& top, const Json* nested, const std::string& file, std::string prefix, std::optional<Error>& error)
@@ -39,7 +41,8 @@ class Fields {
 
   void wrong(std::string_view name, std::string_view expected, const std::string& was) {
     if (error_) return;
-    error_ = Error{Errc::kInvalidRequest, fmt::format("{}: {}{}: expected {}, found {}", file_, prefix_, name, expected, was)};
+    error_ = Error{Errc::kInvalidRequest,
+                   fmt::format("{}: {}{}: expected {}, found {}", file_, prefix_, name, expected, was)};
   }
 
   template <class T>
@@ -99,7 +102,8 @@ class Fields {
     for (size_t i = 0; i < items->size(); ++i) {
       const std::optional<int64_t> n = (*items)[i].to_i64();
       if (!n || *n < low || *n > high) {
-        return wrong(fmt::format("{}[{}]", name, i), fmt::format("an integer from {} to {}", low, high), found(&(*items)[i]));
+        return wrong(fmt::format("{}[{}]", name, i), fmt::format("an integer from {} to {}", low, high),
+                     found(&(*items)[i]));
       }
       out.push_back(static_cast<T>(*n));
     }
@@ -124,7 +128,8 @@ class Fields {
     const Json* v = find(name);
     if (v == nullptr && !required) return;
     const std::optional<double> d = v != nullptr ? v->to_double() : std::nullopt;
-    if (!d || !(*d >= low) || !(*d <= high)) return wrong(name, fmt::format("a number from {} to {}", low, high), found(v));
+    if (!d || !(*d >= low) || !(*d <= high))
+      return wrong(name, fmt::format("a number from {} to {}", low, high), found(v));
     out = *d;
   }
 
@@ -193,8 +198,8 @@ void read_sizes(Fields& f, ModelConfig& c) {
 }
 
 void read_attention(Fields& f, ModelConfig& c) {
-  f.integers("compress_ratios", c.compress_ratios, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(),
-             true);
+  f.integers("compress_ratios", c.compress_ratios, std::numeric_limits<int32_t>::min(),
+             std::numeric_limits<int32_t>::max(), true);
   if (!f.ok()) return;
   const int64_t last = c.num_hidden_layers - 1;
   if (c.family == Family::kV41) {
@@ -203,7 +208,8 @@ void read_attention(Fields& f, ModelConfig& c) {
     std::vector<int32_t> key_sources = c.kv_source_layer_ids;
     f.integers("index_k_source_layer_ids", key_sources, 0, last, false);
     if (f.ok() && key_sources != c.kv_source_layer_ids) {
-      f.wrong("index_k_source_layer_ids", "the layers of kv_source_layer_ids", found(f.find("index_k_source_layer_ids")));
+      f.wrong("index_k_source_layer_ids", "the layers of kv_source_layer_ids",
+              found(f.find("index_k_source_layer_ids")));
     }
     f.integer_or("candidate_source_layer_id", c.candidate_source_layer_id, -1, last);
     if (c.candidate_source_layer_id >= 0) {
@@ -319,7 +325,8 @@ void read_quantization(Fields& f, ModelConfig& c) {
   std::vector<int32_t> blocks = {block, block};
   r.integers("weight_block_size", blocks, 1, kMaxWidth, false);
   if (blocks != std::vector<int32_t>{block, block}) {
-    r.wrong("weight_block_size", fmt::format("[{}, {}]", block, block), to_json(*r.find("weight_block_size"), JsonStyle::kSpaced));
+    r.wrong("weight_block_size", fmt::format("[{}, {}]", block, block),
+            to_json(*r.find("weight_block_size"), JsonStyle::kSpaced));
   }
   const bool inside = r.has("expert_dtype");
   Fields& owner = inside ? r : f;
@@ -360,13 +367,15 @@ void read_vision(Fields& f, ModelConfig& c) {
 void check_sizes(Fields& f, const ModelConfig& c) {
   if (!f.ok()) return;
   if (c.num_attention_heads % c.o_groups != 0) {
-    f.wrong("num_attention_heads", fmt::format("a multiple of o_groups = {}", c.o_groups), std::to_string(c.num_attention_heads));
+    f.wrong("num_attention_heads", fmt::format("a multiple of o_groups = {}", c.o_groups),
+            std::to_string(c.num_attention_heads));
   }
   const bool indexed = c.index_head_dim > 0;
   const int32_t rope_limit = indexed ? std::min(c.head_dim, c.index_head_dim) : c.head_dim;
   if (c.qk_rope_head_dim % 2 != 0 || c.qk_rope_head_dim > rope_limit) {
     f.wrong("qk_rope_head_dim",
-            indexed ? fmt::format("an even number not above head_dim = {} and index_head_dim = {}", c.head_dim, c.index_head_dim)
+            indexed ? fmt::format("an even number not above head_dim = {} and index_head_dim = {}", c.head_dim,
+                                  c.index_head_dim)
                     : fmt::format("an even number not above head_dim = {}", c.head_dim),
             std::to_string(c.qk_rope_head_dim));
   }
@@ -374,7 +383,8 @@ void check_sizes(Fields& f, const ModelConfig& c) {
     if (c.head_dim % 32 != 0) f.wrong("head_dim", "a multiple of 32", std::to_string(c.head_dim));
     if (c.index_head_dim % 32 != 0) f.wrong("index_head_dim", "a multiple of 32", std::to_string(c.index_head_dim));
   }
-  if (c.quantization_config.present && c.quantization_config.expert_dtype == ExpertDtype::kFp4) {  // two values per byte
+  if (c.quantization_config.present &&
+      c.quantization_config.expert_dtype == ExpertDtype::kFp4) {  // two values per byte
     if (c.hidden_size % 2 != 0) f.wrong("hidden_size", "an even number (FP4 experts)", std::to_string(c.hidden_size));
     if (c.moe_intermediate_size % 2 != 0) {
       f.wrong("moe_intermediate_size", "an even number (FP4 experts)", std::to_string(c.moe_intermediate_size));
@@ -395,7 +405,8 @@ void check_engram(Fields& f, const ModelConfig& c) {
                      std::to_string(c.engram_layer_ids[i]));
     }
   }
-  for (size_t i = 0; i < n; ++i) {  // every prime exceeds engram_vocab_size - 1: no need to look for primes of a hopeless config
+  for (size_t i = 0; i < n;
+       ++i) {  // every prime exceeds engram_vocab_size - 1: no need to look for primes of a hopeless config
     const int64_t least = c.engram_columns() * c.engram_vocab_size;
     if (c.engram_num_embeddings[i] < least) {
       return f.wrong(fmt::format("engram_num_embeddings[{}]", i),
@@ -415,10 +426,13 @@ void check_engram(Fields& f, const ModelConfig& c) {
 
 }  // namespace
 
-std::string_view to_string(Family family) { return family == Family::kV41 ? "V4.1" : "V4"; }
+std::string_view to_string(Family family) {
+  return family == Family::kV41 ? "V4.1" : "V4";
+}
 
 Result<ModelConfig> parse_config(const Json& root, const std::string& file) {
-  if (!root.is_object()) return fail(Errc::kInvalidRequest, "{}: expected an object, found {}", file, describe_json(root));
+  if (!root.is_object())
+    return fail(Errc::kInvalidRequest, "{}: expected an object, found {}", file, describe_json(root));
   const Json* text = root.find_value("text_config");
   if (text != nullptr && !text->is_object()) {
     return fail(Errc::kInvalidRequest, "{}: text_config: expected an object, found {}", file, describe_json(*text));
@@ -427,8 +441,8 @@ Result<ModelConfig> parse_config(const Json& root, const std::string& file) {
   Fields f(root, text, file, "", error);
   ModelConfig c;
   read_family(f, c);
-  for (const auto read : {read_sizes, read_attention, read_rope_scaling, read_experts, read_hyper_connections, read_tokens,
-                          read_engram, read_draft, read_quantization, read_vision}) {
+  for (const auto read : {read_sizes, read_attention, read_rope_scaling, read_experts, read_hyper_connections,
+                          read_tokens, read_engram, read_draft, read_quantization, read_vision}) {
     if (f.ok()) read(f, c);  // later parts use the ranges of earlier ones
   }
   check_sizes(f, c);
@@ -446,7 +460,8 @@ Result<ModelConfig> load_config(const std::string& path) {
   struct stat info = {};
   const bool folder = stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
   const std::string file = folder ? path + "/config.json" : path;
-  if (stat(file.c_str(), &info) != 0) return fail(Errc::kNotFound, "{}: expected a model's config.json, found no such file", file);
+  if (stat(file.c_str(), &info) != 0)
+    return fail(Errc::kNotFound, "{}: expected a model's config.json, found no such file", file);
   const Json root = DI_TRY(parse_json_file(file));
   return parse_config(root, file);
 }

@@ -1,7 +1,8 @@
-// config.json of DeepSeek V4.1 Flash and V4 Flash as one plain struct (model.md §1). Members carry the checkpoint's names and
-// are explained here once. V4.1 nests the language model under `text_config` and the vision tower under `vision_config`, V4 is
-// flat: both are read, a top-level key wins over a nested one. A ModelConfig that load_config() returned satisfies every rule of
-// model.md §1.1, so that nothing behind it checks again. Plain immutable data: reading it from several threads is safe.
+// config.json of DeepSeek V4.1 Flash and V4 Flash as one plain struct (model.md §1). Members carry the checkpoint's
+// names and are explained here once. V4.1 nests the language model under `text_config` and the vision tower under
+// `vision_config`, V4 is flat: both are read, a top-level key wins over a nested one. A ModelConfig that load_config()
+// returned satisfies every rule of model.md §1.1, so that nothing behind it checks again. Plain immutable data: reading
+// it from several threads is safe.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +35,8 @@ struct RopeScaling {
 };
 
 struct QuantizationConfig {
-  bool present = false;               // absent: every weight is plain F32 or BF16
-  int32_t weight_block_size = 32;     // B of the B×B tiles of an FP8 weight: 32 (V4.1), 128 (V4)
+  bool present = false;                          // absent: every weight is plain F32 or BF16
+  int32_t weight_block_size = 32;                // B of the B×B tiles of an FP8 weight: 32 (V4.1), 128 (V4)
   ExpertDtype expert_dtype = ExpertDtype::kFp4;  // V4.1 names it here, V4 at the top level
 };
 
@@ -44,9 +45,9 @@ struct VisionConfig {
   int32_t hidden_size = 0;
   int32_t num_attention_heads = 0;
   int32_t intermediate_size = 0;
-  int32_t patch_size = 0;          // pixels per patch edge; a patch is patch_size² × 3 values
+  int32_t patch_size = 0;  // pixels per patch edge; a patch is patch_size² × 3 values
   double rope_theta = 10000.0;
-  int32_t downsample_ratio = 0;    // patches per aligner input edge
+  int32_t downsample_ratio = 0;  // patches per aligner input edge
   int32_t max_image_tokens = 0;
   int64_t min_pixels = 0;
   std::optional<double> max_wh_ratio;  // null: no limit on width : height
@@ -67,24 +68,24 @@ struct ModelConfig {
   int32_t o_lora_rank = 0;          // rank of the output projection per head group
   int32_t o_groups = 0;             // head groups of the output projection
   int64_t max_position_embeddings = 0;
-  double rms_norm_eps = 0.0;        // 1e-20 in V4.1: a normal fp32 number
-  double swiglu_limit = 0.0;        // clamp inside every expert and the shared expert
+  double rms_norm_eps = 0.0;  // 1e-20 in V4.1: a normal fp32 number
+  double swiglu_limit = 0.0;  // clamp inside every expert and the shared expert
 
   // Attention.
-  int32_t sliding_window = 0;                     // W: a query sees the positions (pos-W, pos]
-  std::vector<int32_t> compress_ratios;           // tokens per compressed entry; backbone layers, then draft layers (always 0)
-  std::vector<int32_t> kv_source_layer_ids;       // layers with a compressor (V4: derived, every layer with r > 0)
-  std::vector<int32_t> index_source_layer_ids;    // layers with an indexer (V4: derived, every layer with r = 4)
-  int32_t candidate_source_layer_id = -1;         // layer that picks candidate blocks; -1 = off
-  int32_t candidate_topk_blocks = 0;              // candidate blocks per query
-  int32_t candidate_block_size = 0;               // compressed entries per candidate block
+  int32_t sliding_window = 0;            // W: a query sees the positions (pos-W, pos]
+  std::vector<int32_t> compress_ratios;  // tokens per compressed entry; backbone layers, then draft layers (always 0)
+  std::vector<int32_t> kv_source_layer_ids;     // layers with a compressor (V4: derived, every layer with r > 0)
+  std::vector<int32_t> index_source_layer_ids;  // layers with an indexer (V4: derived, every layer with r = 4)
+  int32_t candidate_source_layer_id = -1;       // layer that picks candidate blocks; -1 = off
+  int32_t candidate_topk_blocks = 0;            // candidate blocks per query
+  int32_t candidate_block_size = 0;             // compressed entries per candidate block
   int32_t index_n_heads = 0;
   int32_t index_head_dim = 0;
-  int32_t index_topk = 0;                         // compressed entries a query attends to
-  double rope_theta = 10000.0;                    // layers with r = 0
-  double compress_rope_theta = 160000.0;          // layers with r > 0, together with rope_scaling
+  int32_t index_topk = 0;                 // compressed entries a query attends to
+  double rope_theta = 10000.0;            // layers with r = 0
+  double compress_rope_theta = 160000.0;  // layers with r > 0, together with rope_scaling
   RopeScaling rope_scaling;
-  bool use_fp4_sparse_kv = true;                  // main compressed KV as FP4; false: MXFP8
+  bool use_fp4_sparse_kv = true;  // main compressed KV as FP4; false: MXFP8
 
   // Experts: every layer is a MoE layer.
   int32_t moe_intermediate_size = 0;
@@ -111,9 +112,9 @@ struct ModelConfig {
 
   // Draft layers `mtp.*`. dspark_block_size == 0 with draft layers: V4's plain multi-token prediction module.
   int32_t num_nextn_predict_layers = 0;
-  int32_t dspark_block_size = 0;                // draft tokens per step
+  int32_t dspark_block_size = 0;  // draft tokens per step
   int32_t dspark_noise_token_id = 0;
-  std::vector<int32_t> dspark_target_layer_ids; // layers whose streams feed the draft
+  std::vector<int32_t> dspark_target_layer_ids;  // layers whose streams feed the draft
   int32_t dspark_markov_rank = 0;
   int32_t dspark_n_routed_experts = 0;
   int32_t dspark_num_experts_per_tok = 0;

@@ -19,11 +19,13 @@ bool is_mark(utf8proc_category_t c) {
 
 // The Unicode property White_Space.
 bool is_white_space(utf8proc_int32_t c) {
-  return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+  return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-bool is_blank(utf8proc_int32_t c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+bool is_blank(utf8proc_int32_t c) {
+  return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
 
 // Code points of the text after NFKC and NFD; NFD of NFKC is NFKD. False when the text is no valid UTF-8.
 bool decompose(std::string_view text, std::vector<utf8proc_int32_t>& out) {
@@ -42,9 +44,9 @@ void append_utf8(std::string& out, utf8proc_int32_t c) {
   out.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(n));
 }
 
-// NFKC, NFD, without accents, lower case, runs of blanks to one space, trimmed unless it is exactly one space; empty: the text
-// itself. Lower case is taken character by character (a capital sigma becomes σ everywhere). The accents are the marks of all
-// three kinds, Mn, Mc and Me: only so the published map of the real tokenizer results.
+// NFKC, NFD, without accents, lower case, runs of blanks to one space, trimmed unless it is exactly one space; empty:
+// the text itself. Lower case is taken character by character (a capital sigma becomes σ everywhere). The accents are
+// the marks of all three kinds, Mn, Mc and Me: only so the published map of the real tokenizer results.
 std::string fold(std::string_view text, std::vector<utf8proc_int32_t>& points) {
   size_t n = 0;
   bool blank = false;
@@ -142,7 +144,8 @@ class Pcg64 {
   }
   uint64_t next() {
     step();
-    return std::rotr(static_cast<uint64_t>(state_ >> 64) ^ static_cast<uint64_t>(state_), static_cast<int>(state_ >> 122));
+    return std::rotr(static_cast<uint64_t>(state_ >> 64) ^ static_cast<uint64_t>(state_),
+                     static_cast<int>(state_ >> 122));
   }
 
   uint128 state_ = 0;
@@ -209,8 +212,10 @@ Result<EngramTables> make_engram_tables(const ModelConfig& c, std::span<const To
   if (c.engram_identity_map()) return t;
   CompressedVocabulary vocabulary = compress_vocabulary(tokens);
   if (vocabulary.size != c.engram_compressed_vocab_size) {
-    return fail(Errc::kInvalidRequest, "engram_compressed_vocab_size: expected {}, the size of the tokenizer's compressed vocabulary "
-                "({} ids), found {}", vocabulary.size, tokens.size(), c.engram_compressed_vocab_size);
+    return fail(Errc::kInvalidRequest,
+                "engram_compressed_vocab_size: expected {}, the size of the tokenizer's compressed vocabulary "
+                "({} ids), found {}",
+                vocabulary.size, tokens.size(), c.engram_compressed_vocab_size);
   }
   const auto pad = static_cast<size_t>(c.engram_pad_token_id);
   if (pad >= vocabulary.map.size()) {

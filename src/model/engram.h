@@ -1,5 +1,6 @@
-// Engram's hash side (model.md §5.10): the compressed vocabulary, the bucket primes and offsets, the multipliers, and the table
-// rows of each token. All of it follows from the config and the token texts and is computed at load. Immutable afterwards.
+// Engram's hash side (model.md §5.10): the compressed vocabulary, the bucket primes and offsets, the multipliers, and
+// the table rows of each token. All of it follows from the config and the token texts and is computed at load.
+// Immutable afterwards.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ struct TokenText {
 // The key under which a token shares a compressed id: its folded text, or its spelling if the text contains U+FFFD.
 std::string engram_key(const TokenText& token);
 
-// Token id → compressed id, numbered in order of first appearance; `tokens` holds every id from 0 in id order, added tokens too.
+// Token id → compressed id, numbered in order of first appearance; `tokens` holds every id from 0 in id order, added
+// tokens too.
 struct CompressedVocabulary {
   std::vector<int32_t> map;
   int32_t size = 0;
@@ -52,9 +54,9 @@ struct EngramTables {
 // Primes, offsets and multipliers only (vocab_map left empty). The sums equal engram_num_embeddings in a loaded config.
 std::vector<EngramLayer> engram_layers(const ModelConfig& config);
 
-// `tokens` may be empty when the map is the identity (engram_compressed_vocab_size == vocab_size), else it must hold every
-// token id of the tokenizer; the number of compressed ids must be the config's (kInvalidRequest). Ids that the tokenizer does
-// not have (up to vocab_size) hash as the pad id.
+// `tokens` may be empty when the map is the identity (engram_compressed_vocab_size == vocab_size), else it must hold
+// every token id of the tokenizer; the number of compressed ids must be the config's (kInvalidRequest). Ids that the
+// tokenizer does not have (up to vocab_size) hash as the pad id.
 Result<EngramTables> make_engram_tables(const ModelConfig& config, std::span<const TokenText> tokens);
 
 // Table rows of consecutive tokens of one sequence.

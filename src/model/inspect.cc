@@ -48,10 +48,14 @@ std::string bytes_text(int64_t n) {
 
 std::string_view to_string(kernels::KvFormat f) {
   switch (f) {
-    case kernels::KvFormat::kF32: return "F32";
-    case kernels::KvFormat::kE4m3Ue8m0: return "E4M3/32 + UE8M0";
-    case kernels::KvFormat::kE2m1E4m3: return "E2M1/16 + E4M3";
-    case kernels::KvFormat::kE2m1Ue8m0: return "E2M1/32 + UE8M0";
+    case kernels::KvFormat::kF32:
+      return "F32";
+    case kernels::KvFormat::kE4m3Ue8m0:
+      return "E4M3/32 + UE8M0";
+    case kernels::KvFormat::kE2m1E4m3:
+      return "E2M1/16 + E4M3";
+    case kernels::KvFormat::kE2m1Ue8m0:
+      return "E2M1/32 + UE8M0";
   }
   return "?";
 }
@@ -75,24 +79,28 @@ std::string owns(const LayerPlan& p) {
 // What the layer table shows of a layer; equal neighbours share a line.
 std::string layer_line(const LayerPlan& p) {
   const auto layer_or_dash = [](int32_t l) { return l < 0 ? std::string("-") : std::to_string(l); };
-  return fmt::format("{:<8} {:>3}  {:>3}  {:>9}  {:>4} of {:<5} {}", to_string(p.kind), p.ratio, layer_or_dash(p.kv_source),
-                     layer_or_dash(p.index_source), p.experts_per_token, p.n_experts, owns(p));
+  return fmt::format("{:<8} {:>3}  {:>3}  {:>9}  {:>4} of {:<5} {}", to_string(p.kind), p.ratio,
+                     layer_or_dash(p.kv_source), layer_or_dash(p.index_source), p.experts_per_token, p.n_experts,
+                     owns(p));
 }
 
 void text_layers(std::string& out, const Report& r) {
   auto to = std::back_inserter(out);
-  fmt::format_to(to, "\n{:<8} {:<8} {:>3}  {:>3}  {:>9}  {:<13} {}\n", "layers", "kind", "r", "kv", "selection", "experts", "owns");
+  fmt::format_to(to, "\n{:<8} {:<8} {:>3}  {:>3}  {:>9}  {:<13} {}\n", "layers", "kind", "r", "kv", "selection",
+                 "experts", "owns");
   const auto& layers = r.schedule.layers;
   for (size_t first = 0; first < layers.size();) {
     const std::string line = layer_line(layers[first]);
     size_t end = first + 1;
     while (end < layers.size() && layer_line(layers[end]) == line) ++end;
-    fmt::format_to(to, "{:<8} {}\n", end == first + 1 ? std::to_string(first) : fmt::format("{}-{}", first, end - 1), line);
+    fmt::format_to(to, "{:<8} {}\n", end == first + 1 ? std::to_string(first) : fmt::format("{}-{}", first, end - 1),
+                   line);
     first = end;
   }
   if (!r.schedule.draft.empty()) {
     const size_t n = r.schedule.draft.size();
-    fmt::format_to(to, "{:<8} {}\n", n == 1 ? "mtp.0" : fmt::format("mtp.0-{}", n - 1), layer_line(r.schedule.draft[0]));
+    fmt::format_to(to, "{:<8} {}\n", n == 1 ? "mtp.0" : fmt::format("mtp.0-{}", n - 1),
+                   layer_line(r.schedule.draft[0]));
   }
 }
 
@@ -128,7 +136,8 @@ void text_memory(std::string& out, const Report& r) {
                  to_string(l.swa_format), r.config.sliding_window, l.options.max_backtracking);
   fmt::format_to(to, "state          {} bytes of open groups and {} bytes of look-back per sequence\n",
                  grouped(p.compressor_state_bytes), grouped(p.engram_history_bytes));
-  fmt::format_to(to, "\nplan           {} sequences of {} tokens\n", grouped(r.options.sequences), grouped(r.options.context));
+  fmt::format_to(to, "\nplan           {} sequences of {} tokens\n", grouped(r.options.sequences),
+                 grouped(r.options.context));
   const auto line = [&to](std::string_view what, int64_t bytes, const std::string& why) {
     fmt::format_to(to, "  {:<12} {:>20}  {:>9}  {}\n", what, grouped(bytes), bytes_text(bytes), why);
   };
@@ -142,8 +151,9 @@ std::string text_report(const Report& r) {
   std::string out;
   auto to = std::back_inserter(out);
   const ModelConfig& c = r.config;
-  fmt::format_to(to, "model          DeepSeek {} ({}), {} layers, hidden {}, vocabulary {}, context {}\n", to_string(c.family),
-                 c.model_type, c.num_hidden_layers, c.hidden_size, grouped(c.vocab_size), grouped(c.max_position_embeddings));
+  fmt::format_to(to, "model          DeepSeek {} ({}), {} layers, hidden {}, vocabulary {}, context {}\n",
+                 to_string(c.family), c.model_type, c.num_hidden_layers, c.hidden_size, grouped(c.vocab_size),
+                 grouped(c.max_position_embeddings));
   if (r.schedule.boundary < c.num_hidden_layers) {
     fmt::format_to(to, "halves         encoder 0-{}, decoder {}-{}\n", r.schedule.boundary - 1, r.schedule.boundary,
                    c.num_hidden_layers - 1);
@@ -152,8 +162,10 @@ std::string text_report(const Report& r) {
     fmt::format_to(to, "weights        none here: sizes are those the config declares\n");
   } else {
     fmt::format_to(to, "weights        {} bytes in {} files, {} tensors, every declared tensor checked\n",
-                   grouped(r.checkpoint->file_bytes()), r.checkpoint->files().size(), grouped(static_cast<int64_t>(r.checkpoint->tensors().size())));
-    if (r.copied_bytes > 0) fmt::format_to(to, "copied         {} bytes (unaligned in the file, or converted)\n", grouped(r.copied_bytes));
+                   grouped(r.checkpoint->file_bytes()), r.checkpoint->files().size(),
+                   grouped(static_cast<int64_t>(r.checkpoint->tensors().size())));
+    if (r.copied_bytes > 0)
+      fmt::format_to(to, "copied         {} bytes (unaligned in the file, or converted)\n", grouped(r.copied_bytes));
     for (const std::string& name : r.unknown) fmt::format_to(to, "unknown        {}\n", name);
   }
   text_layers(out, r);
@@ -171,12 +183,24 @@ void json_layer(JsonWriter& w, const LayerPlan& p) {
   p.index_source < 0 ? w.null() : w.value(p.index_source);
   w.key("engram").value(p.has_engram).key("candidate_source").value(p.is_candidate_source);
   w.key("uses_candidates").value(p.uses_candidates).key("hash_routing").value(p.hash_routing);
-  w.key("decoder").value(p.is_decoder).key("experts").value(p.n_experts).key("experts_per_token").value(p.experts_per_token);
+  w.key("decoder")
+      .value(p.is_decoder)
+      .key("experts")
+      .value(p.n_experts)
+      .key("experts_per_token")
+      .value(p.experts_per_token);
   w.end_object();
 }
 
 void json_parameters(JsonWriter& w, const ParameterCount& n) {
-  w.key("tensors").begin_object().key("number").value(n.tensors).key("bytes").value(n.bytes).key("classes").begin_object();
+  w.key("tensors")
+      .begin_object()
+      .key("number")
+      .value(n.tensors)
+      .key("bytes")
+      .value(n.bytes)
+      .key("classes")
+      .begin_object();
   for (size_t i = 0; i < n.classes.size(); ++i) {
     const ClassTotals& t = n.classes[i];
     if (t.tensors == 0) continue;
@@ -186,7 +210,12 @@ void json_parameters(JsonWriter& w, const ParameterCount& n) {
   w.end_object().end_object();
   w.key("parameters").begin_object();
   w.key("backbone").value(n.backbone).key("engram_tables").value(n.engram_tables).key("draft").value(n.draft);
-  w.key("vision").value(n.vision).key("active_decode").value(n.active_decode).key("active_prefill").value(n.active_prefill);
+  w.key("vision")
+      .value(n.vision)
+      .key("active_decode")
+      .value(n.active_decode)
+      .key("active_prefill")
+      .value(n.active_prefill);
   w.end_object();
 }
 
@@ -198,7 +227,10 @@ void json_memory(JsonWriter& w, const Report& r) {
   w.key("block_tokens").value(l.options.block_tokens);
   w.key("main_format").value(to_string(l.main_format)).key("index_format").value(to_string(l.index_format));
   w.key("window_format").value(to_string(l.swa_format)).key("window_bytes").value(p.swa_window_bytes);
-  w.key("window_encoder_bytes").value(p.swa_window_encoder_bytes).key("window_draft_bytes").value(p.swa_window_draft_bytes);
+  w.key("window_encoder_bytes")
+      .value(p.swa_window_encoder_bytes)
+      .key("window_draft_bytes")
+      .value(p.swa_window_draft_bytes);
   w.key("ring_rows").value(l.ring_rows).key("state_bytes").value(p.compressor_state_bytes);
   w.key("lookback_bytes").value(p.engram_history_bytes).end_object();
   w.key("plan").begin_object();
@@ -242,7 +274,8 @@ std::string json_report(const Report& r) {
 
 }  // namespace
 
-Result<std::string> inspect_report(const ModelConfig& config, const Safetensors* checkpoint, const InspectOptions& options) {
+Result<std::string> inspect_report(const ModelConfig& config, const Safetensors* checkpoint,
+                                   const InspectOptions& options) {
   Report r{config, checkpoint, options.plan, {}, {}, {}, {}, 0};
   r.schedule = DI_TRY(make_schedule(config));
   r.parameters = count_parameters(config, r.schedule, checkpoint);

@@ -1,5 +1,5 @@
-// The report of `deepinfer model inspect`: layers, parameters, bytes per tensor class, KV bytes and the memory plan, from the
-// config alone when there are no weights; with weights every tensor is checked as for loading.
+// The report of `deepinfer model inspect`: layers, parameters, bytes per tensor class, KV bytes and the memory plan,
+// from the config alone when there are no weights; with weights every tensor is checked as for loading.
 #pragma once
 
 #include <string>
@@ -17,7 +17,8 @@ struct InspectOptions {
 };
 
 // `checkpoint` may be null. A tensor that breaks a rule is the error; unknown tensors are listed in the report.
-Result<std::string> inspect_report(const ModelConfig& config, const Safetensors* checkpoint, const InspectOptions& options);
+Result<std::string> inspect_report(const ModelConfig& config, const Safetensors* checkpoint,
+                                   const InspectOptions& options);
 
 // Opens a model folder (config.json, and the weights when there are some) and reports.
 Result<std::string> inspect_folder(const std::string& folder, const InspectOptions& options);

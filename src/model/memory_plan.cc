@@ -5,7 +5,8 @@
 namespace di::model {
 namespace {
 
-// Part of a slot's parameters that one token multiplies: all of a dense tensor, the selected share of the routed experts.
+// Part of a slot's parameters that one token multiplies: all of a dense tensor, the selected share of the routed
+// experts.
 int64_t active_parameters(const ModelConfig& c, const TensorSlot& slot) {
   if (slot.group == TensorClass::kEngramTable || slot.name == "embed.weight") return 0;  // rows are looked up
   const int64_t n = slot.parameters();
@@ -14,7 +15,8 @@ int64_t active_parameters(const ModelConfig& c, const TensorSlot& slot) {
 
 // The boundary layer's Block KV projections run for every prompt token; its other tensors only for the kept rows.
 bool is_kv_projection(const TensorSlot& slot) {
-  return slot.name.find(".attn.compressor.") != std::string::npos || slot.name.find(".attn.indexer.wk.") != std::string::npos ||
+  return slot.name.find(".attn.compressor.") != std::string::npos ||
+         slot.name.find(".attn.indexer.wk.") != std::string::npos ||
          slot.name.find(".attn.indexer.k_norm.") != std::string::npos;
 }
 
@@ -30,18 +32,30 @@ int64_t checkpoint_bytes(const Safetensors& checkpoint, const TensorSlot& slot) 
 
 std::string_view to_string(TensorClass c) {
   switch (c) {
-    case TensorClass::kEmbedding: return "embedding and head";
-    case TensorClass::kAttention: return "attention";
-    case TensorClass::kCompressor: return "compressor and indexer";
-    case TensorClass::kHyperConnection: return "hyper-connections";
-    case TensorClass::kNorm: return "norms";
-    case TensorClass::kRouter: return "router";
-    case TensorClass::kSharedExpert: return "shared experts";
-    case TensorClass::kRoutedExpert: return "routed experts";
-    case TensorClass::kEngramTable: return "Engram tables";
-    case TensorClass::kEngramProjection: return "Engram projections";
-    case TensorClass::kDraft: return "draft";
-    case TensorClass::kVision: return "vision";
+    case TensorClass::kEmbedding:
+      return "embedding and head";
+    case TensorClass::kAttention:
+      return "attention";
+    case TensorClass::kCompressor:
+      return "compressor and indexer";
+    case TensorClass::kHyperConnection:
+      return "hyper-connections";
+    case TensorClass::kNorm:
+      return "norms";
+    case TensorClass::kRouter:
+      return "router";
+    case TensorClass::kSharedExpert:
+      return "shared experts";
+    case TensorClass::kRoutedExpert:
+      return "routed experts";
+    case TensorClass::kEngramTable:
+      return "Engram tables";
+    case TensorClass::kEngramProjection:
+      return "Engram projections";
+    case TensorClass::kDraft:
+      return "draft";
+    case TensorClass::kVision:
+      return "vision";
   }
   return "?";
 }
@@ -56,8 +70,8 @@ ParameterCount count_parameters(const ModelConfig& c, const Schedule& s, const S
     const int64_t n = slot.parameters();
     ClassTotals& totals = out.classes[static_cast<size_t>(slot.group)];
     const int64_t tensors = slot.has_scale() ? 2 : 1;
-    const int64_t bytes =
-        checkpoint != nullptr ? checkpoint_bytes(*checkpoint, slot) : slot.stored_bytes(c.quantization_config.weight_block_size);
+    const int64_t bytes = checkpoint != nullptr ? checkpoint_bytes(*checkpoint, slot)
+                                                : slot.stored_bytes(c.quantization_config.weight_block_size);
     totals.tensors += tensors;
     totals.parameters += n;
     totals.bytes += bytes;
@@ -71,7 +85,8 @@ ParameterCount count_parameters(const ModelConfig& c, const Schedule& s, const S
     const int64_t active = active_parameters(c, slot);
     out.active_decode += active;
     const bool encoder = slot.layer >= 0 && slot.layer < boundary;
-    if (encoder || (slot.layer == boundary && boundary < backbone && is_kv_projection(slot))) out.active_prefill += active;
+    if (encoder || (slot.layer == boundary && boundary < backbone && is_kv_projection(slot)))
+      out.active_prefill += active;
   }
   return out;
 }
@@ -92,7 +107,8 @@ Result<MemoryPlan> plan_memory(const ModelConfig& c, const Schedule& s, const Pl
                 c.max_position_embeddings, o.context);
   }
   if (o.sequences < 1) return fail(Errc::kInvalidRequest, "sequences: expected 1 or more, found {}", o.sequences);
-  if (o.block_tokens < 1) return fail(Errc::kInvalidRequest, "block_tokens: expected 1 or more, found {}", o.block_tokens);
+  if (o.block_tokens < 1)
+    return fail(Errc::kInvalidRequest, "block_tokens: expected 1 or more, found {}", o.block_tokens);
   MemoryPlan p;
   p.layout = DI_TRY(make_cache_layout(c, s, cache_options(c, o)));
   const CacheLayout& layout = p.layout;

@@ -1,5 +1,5 @@
-// What a model costs, from its config alone: tensors, parameters, bytes per class, KV bytes, and memory for a given context and
-// number of sequences (model.md §3, §7). inspect.h prints it.
+// What a model costs, from its config alone: tensors, parameters, bytes per class, KV bytes, and memory for a given
+// context and number of sequences (model.md §3, §7). inspect.h prints it.
 #pragma once
 
 #include <array>
@@ -17,9 +17,9 @@
 namespace di::model {
 
 enum class TensorClass : uint8_t {
-  kEmbedding,         // embed, head
+  kEmbedding,  // embed, head
   kAttention,
-  kCompressor,        // compressors and indexers
+  kCompressor,  // compressors and indexers
   kHyperConnection,
   kNorm,
   kRouter,
@@ -43,20 +43,23 @@ struct ParameterCount {
   std::array<ClassTotals, kTensorClasses> classes;
   int64_t tensors = 0;
   int64_t bytes = 0;
-  int64_t backbone = 0;       // parameters without Engram tables, draft and vision
+  int64_t backbone = 0;  // parameters without Engram tables, draft and vision
   int64_t engram_tables = 0;
   int64_t draft = 0;
   int64_t vision = 0;
-  int64_t active_decode = 0;   // parameters multiplied for a decode token: every layer, its selected experts, the head
-  int64_t active_prefill = 0;  // for a prompt token without logits: the encoder half and the boundary layer's KV projections
+  int64_t active_decode = 0;  // parameters multiplied for a decode token: every layer, its selected experts, the head
+  int64_t active_prefill =
+      0;  // for a prompt token without logits: the encoder half and the boundary layer's KV projections
 };
-// With a checkpoint the bytes are those of its tensors, else those of the declared formats (BF16 for unquantised weights).
-ParameterCount count_parameters(const ModelConfig& config, const Schedule& schedule, const Safetensors* checkpoint = nullptr);
+// With a checkpoint the bytes are those of its tensors, else those of the declared formats (BF16 for unquantised
+// weights).
+ParameterCount count_parameters(const ModelConfig& config, const Schedule& schedule,
+                                const Safetensors* checkpoint = nullptr);
 
 struct PlanOptions {
   int64_t context = 4096;  // tokens per sequence
   int32_t sequences = 1;
-  bool kv_quant = true;         // V4 caches are fp32 whatever this says
+  bool kv_quant = true;  // V4 caches are fp32 whatever this says
   int32_t block_tokens = 128;
   int32_t max_backtracking = -1;  // rows kept for speculative roll-back; -1: dspark_block_size + 1, 0 without a draft
 };
@@ -66,21 +69,20 @@ CacheOptions cache_options(const ModelConfig& config, const PlanOptions& options
 
 struct MemoryPlan {
   CacheLayout layout;
-  int64_t weight_bytes = 0;             // as stored
-  double kv_bytes_per_token = 0;        // Block KV: layout.block_bytes / block_tokens
+  int64_t weight_bytes = 0;       // as stored
+  double kv_bytes_per_token = 0;  // Block KV: layout.block_bytes / block_tokens
   int64_t blocks_per_sequence = 0;
-  int64_t block_kv_bytes = 0;           // all sequences
-  int64_t swa_window_bytes = 0;         // one sequence, backbone layers, without roll-back rows
-  int64_t swa_window_encoder_bytes = 0; // layers before the boundary
-  int64_t swa_window_draft_bytes = 0;   // draft layers
-  int64_t compressor_state_bytes = 0;   // one sequence, open groups (fp32 value and score) with roll-back rows
-  int64_t engram_history_bytes = 0;     // one sequence, look-back token ids
-  int64_t sequence_bytes = 0;           // one sequence: state slot (rings and open groups) and history
-  int64_t kv_total_bytes = 0;           // blocks and sequence state of all sequences
-  int64_t total_bytes = 0;              // with the weights
+  int64_t block_kv_bytes = 0;            // all sequences
+  int64_t swa_window_bytes = 0;          // one sequence, backbone layers, without roll-back rows
+  int64_t swa_window_encoder_bytes = 0;  // layers before the boundary
+  int64_t swa_window_draft_bytes = 0;    // draft layers
+  int64_t compressor_state_bytes = 0;    // one sequence, open groups (fp32 value and score) with roll-back rows
+  int64_t engram_history_bytes = 0;      // one sequence, look-back token ids
+  int64_t sequence_bytes = 0;            // one sequence: state slot (rings and open groups) and history
+  int64_t kv_total_bytes = 0;            // blocks and sequence state of all sequences
+  int64_t total_bytes = 0;               // with the weights
 };
 // Fails when the context is not in 1 .. max_position_embeddings, or a size is not positive.
 Result<MemoryPlan> plan_memory(const ModelConfig& config, const Schedule& schedule, const PlanOptions& options);
-
 
 }  // namespace di::model

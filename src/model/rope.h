@@ -1,5 +1,5 @@
-// Inverse frequencies of the rotary embedding (model.md §5.5): plain for layers with r = 0, YaRN for layers with r > 0. YaRN is
-// on for every prompt length and carries no attention factor.
+// Inverse frequencies of the rotary embedding (model.md §5.5): plain for layers with r = 0, YaRN for layers with r > 0.
+// YaRN is on for every prompt length and carries no attention factor.
 #pragma once
 
 #include <cstdint>

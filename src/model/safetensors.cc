@@ -26,14 +26,14 @@ struct TypeName {
 };
 
 constexpr std::array kTypes = {
-    TypeName{StoredType::kBool, "BOOL", 1},       TypeName{StoredType::kU8, "U8", 1},
-    TypeName{StoredType::kI8, "I8", 1},           TypeName{StoredType::kF8E4m3, "F8_E4M3", 1},
-    TypeName{StoredType::kF8E5m2, "F8_E5M2", 1},  TypeName{StoredType::kF8E8m0, "F8_E8M0", 1},
-    TypeName{StoredType::kU16, "U16", 2},         TypeName{StoredType::kI16, "I16", 2},
-    TypeName{StoredType::kF16, "F16", 2},         TypeName{StoredType::kBf16, "BF16", 2},
-    TypeName{StoredType::kU32, "U32", 4},         TypeName{StoredType::kI32, "I32", 4},
-    TypeName{StoredType::kF32, "F32", 4},         TypeName{StoredType::kU64, "U64", 8},
-    TypeName{StoredType::kI64, "I64", 8},         TypeName{StoredType::kF64, "F64", 8},
+    TypeName{StoredType::kBool, "BOOL", 1},      TypeName{StoredType::kU8, "U8", 1},
+    TypeName{StoredType::kI8, "I8", 1},          TypeName{StoredType::kF8E4m3, "F8_E4M3", 1},
+    TypeName{StoredType::kF8E5m2, "F8_E5M2", 1}, TypeName{StoredType::kF8E8m0, "F8_E8M0", 1},
+    TypeName{StoredType::kU16, "U16", 2},        TypeName{StoredType::kI16, "I16", 2},
+    TypeName{StoredType::kF16, "F16", 2},        TypeName{StoredType::kBf16, "BF16", 2},
+    TypeName{StoredType::kU32, "U32", 4},        TypeName{StoredType::kI32, "I32", 4},
+    TypeName{StoredType::kF32, "F32", 4},        TypeName{StoredType::kU64, "U64", 8},
+    TypeName{StoredType::kI64, "I64", 8},        TypeName{StoredType::kF64, "F64", 8},
 };
 
 constexpr int64_t kMaxHeader = 100'000'000;
@@ -42,7 +42,9 @@ constexpr std::string_view kPrefix = "model.";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kSingleName = "model.safetensors";
 
-std::string_view strip_prefix(std::string_view name) { return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name; }
+std::string_view strip_prefix(std::string_view name) {
+  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+}
 
 // One mapped file; closing unmaps. An empty file cannot be mapped and needs no mapping.
 class Mapping {
@@ -50,8 +52,8 @@ class Mapping {
   static Result<Mapping> open(const std::string& path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-      return fail(errno == ENOENT ? Errc::kNotFound : Errc::kUnavailable, "{}: expected a readable file, found {}", path,
-                  std::strerror(errno));
+      return fail(errno == ENOENT ? Errc::kNotFound : Errc::kUnavailable, "{}: expected a readable file, found {}",
+                  path, std::strerror(errno));
     }
     struct stat info = {};
     Mapping m;
@@ -67,11 +69,13 @@ class Mapping {
       }
     }
     ::close(fd);
-    if (error != 0) return fail(Errc::kUnavailable, "{}: expected a readable file, found {}", path, std::strerror(error));
+    if (error != 0)
+      return fail(Errc::kUnavailable, "{}: expected a readable file, found {}", path, std::strerror(error));
     return m;
   }
 
-  Mapping(Mapping&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  Mapping(Mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   Mapping& operator=(Mapping&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
@@ -98,7 +102,8 @@ struct Entry {
   int64_t end = 0;
 };
 
-// The first key of the outermost object that occurs twice. `header` is valid JSON. (parse_json keeps one of equal keys.)
+// The first key of the outermost object that occurs twice. `header` is valid JSON. (parse_json keeps one of equal
+// keys.)
 std::optional<std::string> duplicate_key(std::string_view header) {
   std::vector<std::string> keys;
   int depth = 0;
@@ -139,17 +144,22 @@ Result<StoredType> read_type(const Json& tensor, std::string_view file, std::str
   for (const TypeName& t : kTypes) {
     if (text != nullptr && *text == t.name) return t.type;
   }
-  return corrupt("{}: tensor {}: dtype: expected one of BOOL, U8, I8, F8_E4M3, F8_E5M2, F8_E8M0, U16, I16, F16, BF16, U32, I32, "
-                 "F32, U64, I64, F64, found {}", file, name, dtype != nullptr ? describe_json(*dtype) : "nothing");
+  return corrupt(
+      "{}: tensor {}: dtype: expected one of BOOL, U8, I8, F8_E4M3, F8_E5M2, F8_E8M0, U16, I16, F16, BF16, U32, I32, "
+      "F32, U64, I64, F64, found {}",
+      file, name, dtype != nullptr ? describe_json(*dtype) : "nothing");
 }
 
 // The shape and the number of elements.
-Result<int64_t> read_shape(const Json& tensor, std::string_view file, std::string_view name, std::vector<int64_t>& shape) {
+Result<int64_t> read_shape(const Json& tensor, std::string_view file, std::string_view name,
+                           std::vector<int64_t>& shape) {
   const Json* value = tensor.find("shape");
   const Json::Array* items = value != nullptr ? value->if_array() : nullptr;
   if (items == nullptr || items->size() > kMaxRank) {
     return corrupt("{}: tensor {}: shape: expected a list of at most {} sizes, found {}", file, name, kMaxRank,
-                   items != nullptr ? fmt::format("{} sizes", items->size()) : value != nullptr ? describe_json(*value) : "nothing");
+                   items != nullptr   ? fmt::format("{} sizes", items->size())
+                   : value != nullptr ? describe_json(*value)
+                                      : "nothing");
   }
   int64_t elements = 1;
   for (const Json& item : *items) {
@@ -159,7 +169,8 @@ Result<int64_t> read_shape(const Json& tensor, std::string_view file, std::strin
     }
     shape.push_back(*n);
     if (__builtin_mul_overflow(elements, *n, &elements)) {
-      return corrupt("{}: tensor {}: shape: expected fewer than 2^63 elements, found {}", file, name, shape_text(shape));
+      return corrupt("{}: tensor {}: shape: expected fewer than 2^63 elements, found {}", file, name,
+                     shape_text(shape));
     }
   }
   return elements;
@@ -185,13 +196,13 @@ Result<Entry> read_entry(const JsonMember& member, std::string_view file, int64_
                    offsets != nullptr ? to_json(*offsets, JsonStyle::kSpaced).substr(0, 80) : "nothing");
   }
   if (*begin < 0 || *end < *begin || *end > data_bytes) {
-    return corrupt("{}: tensor {}: data_offsets: expected 0 <= begin <= end <= {} (the file's data), found [{}, {}]", file, name,
-                   data_bytes, *begin, *end);
+    return corrupt("{}: tensor {}: data_offsets: expected 0 <= begin <= end <= {} (the file's data), found [{}, {}]",
+                   file, name, data_bytes, *begin, *end);
   }
   int64_t bytes = 0;
   if (__builtin_mul_overflow(elements, size_of(e.dtype), &bytes) || bytes != *end - *begin) {
-    return corrupt("{}: tensor {}: data_offsets: expected {} elements of {} bytes ({} {}), found {} bytes", file, name, elements,
-                   size_of(e.dtype), to_string(e.dtype), shape_text(e.shape), *end - *begin);
+    return corrupt("{}: tensor {}: data_offsets: expected {} elements of {} bytes ({} {}), found {} bytes", file, name,
+                   elements, size_of(e.dtype), to_string(e.dtype), shape_text(e.shape), *end - *begin);
   }
   e.begin = *begin;
   e.end = *end;
@@ -202,24 +213,27 @@ Result<Entry> read_entry(const JsonMember& member, std::string_view file, int64_
 Result<void> check_coverage(const std::vector<Entry>& entries, std::string_view file, int64_t data_bytes) {
   std::vector<const Entry*> order;
   for (const Entry& e : entries) order.push_back(&e);
-  std::sort(order.begin(), order.end(),
-            [](const Entry* a, const Entry* b) { return a->begin != b->begin ? a->begin < b->begin : a->end < b->end; });
+  std::sort(order.begin(), order.end(), [](const Entry* a, const Entry* b) {
+    return a->begin != b->begin ? a->begin < b->begin : a->end < b->end;
+  });
   int64_t at = 0;
   const Entry* before = nullptr;
   for (const Entry* e : order) {
     if (e->begin < at) {
-      return corrupt("{}: tensor {}: data_offsets: expected to begin at {}, where tensor {} ends, found {} (they overlap)", file,
-                     e->name, at, before->name, e->begin);
+      return corrupt(
+          "{}: tensor {}: data_offsets: expected to begin at {}, where tensor {} ends, found {} (they overlap)", file,
+          e->name, at, before->name, e->begin);
     }
     if (e->begin > at) {
-      return corrupt("{}: tensor {}: data_offsets: expected to begin at {} (tensors lie back to back), found {}", file, e->name, at,
-                     e->begin);
+      return corrupt("{}: tensor {}: data_offsets: expected to begin at {} (tensors lie back to back), found {}", file,
+                     e->name, at, e->begin);
     }
     at = e->end;
     before = e;
   }
   if (at != data_bytes) {
-    return corrupt("{}: expected the data to end with the last tensor at {}, found {} bytes of data", file, at, data_bytes);
+    return corrupt("{}: expected the data to end with the last tensor at {}, found {} bytes of data", file, at,
+                   data_bytes);
   }
   return {};
 }
@@ -243,7 +257,8 @@ Result<Header> read_header(std::span<const std::byte> bytes, std::string_view fi
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + 8, length);
   const Result<Json> json = parse_json(text);
   if (!json) return corrupt("{}: header: expected JSON, found invalid text: {}", file, json.error().message);
-  if (!json->is_object()) return corrupt("{}: header: expected an object of tensors, found {}", file, describe_json(*json));
+  if (!json->is_object())
+    return corrupt("{}: header: expected an object of tensors, found {}", file, describe_json(*json));
   if (const std::optional<std::string> name = duplicate_key(text)) {
     return corrupt("{}: tensor {}: expected each name once, found it twice in the header", file, *name);
   }
@@ -257,23 +272,25 @@ Result<Header> read_header(std::span<const std::byte> bytes, std::string_view fi
 }
 
 struct Index {
-  std::vector<std::string> shards;                                // in order of first mention
-  std::vector<std::pair<std::string, size_t>> tensors;            // name as written, shard
+  std::vector<std::string> shards;                      // in order of first mention
+  std::vector<std::pair<std::string, size_t>> tensors;  // name as written, shard
 };
 
 Result<Index> read_index(const std::string& path) {
   const Result<Json> root = parse_json_file(path);
-  if (!root) return fail(root.error().code == Errc::kNotFound ? Errc::kNotFound : Errc::kCorruption, "{}", root.error().message);
+  if (!root)
+    return fail(root.error().code == Errc::kNotFound ? Errc::kNotFound : Errc::kCorruption, "{}", root.error().message);
   const Json* map = root->find("weight_map");
   if (map == nullptr || !map->is_object()) {
-    return corrupt("{}: weight_map: expected an object of tensor names, found {}", path, map != nullptr ? describe_json(*map) : "nothing");
+    return corrupt("{}: weight_map: expected an object of tensor names, found {}", path,
+                   map != nullptr ? describe_json(*map) : "nothing");
   }
   Index index;
   std::unordered_map<std::string, size_t> shard_numbers;
   for (const JsonMember& member : map->as_object()) {
     const std::string* shard = member.value.if_string();
-    if (shard == nullptr || shard->empty() || shard->find('/') != std::string::npos || *shard == "." || *shard == ".." ||
-        shard->find('\0') != std::string::npos) {
+    if (shard == nullptr || shard->empty() || shard->find('/') != std::string::npos || *shard == "." ||
+        *shard == ".." || shard->find('\0') != std::string::npos) {
       return corrupt("{}: tensor {}: expected the name of a shard in the same folder, found {}", path, member.key,
                      describe_json(member.value));
     }
@@ -306,7 +323,9 @@ std::string_view to_string(StoredType type) {
   return "?";
 }
 
-std::string shape_text(std::span<const int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string shape_text(std::span<const int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
 
 struct Safetensors::State {
   struct Tensor {
@@ -315,17 +334,18 @@ struct Safetensors::State {
   };
 
   std::string path;
-  std::deque<std::string> files;      // deques: views point into them
+  std::deque<std::string> files;  // deques: views point into them
   std::deque<Tensor> owned;
   std::vector<Mapping> mappings;
-  std::vector<TensorView> views;      // ascending by name
+  std::vector<TensorView> views;  // ascending by name
   int64_t file_bytes = 0;
 
   Result<void> add_file(std::span<const std::byte> bytes, std::string_view shown, std::string_view name);
   Result<void> finish();
 };
 
-Result<void> Safetensors::State::add_file(std::span<const std::byte> bytes, std::string_view shown, std::string_view name) {
+Result<void> Safetensors::State::add_file(std::span<const std::byte> bytes, std::string_view shown,
+                                          std::string_view name) {
   Header header = DI_TRY(read_header(bytes, shown));
   const std::string& file = files.emplace_back(name);
   file_bytes += static_cast<int64_t>(bytes.size());
@@ -345,12 +365,14 @@ Result<void> Safetensors::State::add_file(std::span<const std::byte> bytes, std:
 
 // Sorts the views; a name must occur once over all shards and in one spelling.
 Result<void> Safetensors::State::finish() {
-  std::stable_sort(views.begin(), views.end(), [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
-  const auto twice =
-      std::adjacent_find(views.begin(), views.end(), [](const TensorView& a, const TensorView& b) { return a.name == b.name; });
+  std::sort(views.begin(), views.end(), [](const TensorView& a, const TensorView& b) {
+    return a.name != b.name ? a.name < b.name : a.file < b.file;
+  });
+  const auto twice = std::adjacent_find(views.begin(), views.end(),
+                                        [](const TensorView& a, const TensorView& b) { return a.name == b.name; });
   if (twice == views.end()) return {};
-  return corrupt("{}: tensor {}: expected it once, with or without the prefix model., found it in {} and in {}", path, twice->name,
-                 twice->file, (twice + 1)->file);
+  return corrupt("{}: tensor {}: expected it once, with or without the prefix model., found it in {} and in {}", path,
+                 twice->name, twice->file, (twice + 1)->file);
 }
 
 Safetensors::Safetensors(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -389,7 +411,8 @@ Result<Safetensors> Safetensors::open(const std::string& path) {
   const Index index = DI_TRY(read_index(file));
   const std::string base = file.substr(0, file.find_last_of('/') + 1);
   for (const std::string& shard : index.shards) {
-    if (!is_file(base + shard)) return corrupt("{}: shard {}: expected it in the same folder, found no such file", file, shard);
+    if (!is_file(base + shard))
+      return corrupt("{}: shard {}: expected it in the same folder, found no such file", file, shard);
     state->mappings.push_back(DI_TRY(Mapping::open(base + shard)));
     DI_TRY(state->add_file(state->mappings.back().bytes(), base + shard, shard));
   }
@@ -399,8 +422,8 @@ Result<Safetensors> Safetensors::open(const std::string& path) {
   for (const auto& [name, shard] : index.tensors) {
     const auto [other, is_new] = spelled.try_emplace(strip_prefix(name), name);
     if (!is_new) {
-      return corrupt("{}: tensor {}: expected it once, with or without the prefix model., found {} and {}", file, strip_prefix(name),
-                     other->second, name);
+      return corrupt("{}: tensor {}: expected it once, with or without the prefix model., found {} and {}", file,
+                     strip_prefix(name), other->second, name);
     }
     const TensorView* view = out.find(strip_prefix(name));
     if (view == nullptr || view->file != index.shards[shard]) {
@@ -413,13 +436,22 @@ Result<Safetensors> Safetensors::open(const std::string& path) {
 
 const TensorView* Safetensors::find(std::string_view name) const {
   const auto& v = state_->views;
-  const auto at = std::lower_bound(v.begin(), v.end(), name, [](const TensorView& t, std::string_view n) { return t.name < n; });
+  const auto at =
+      std::lower_bound(v.begin(), v.end(), name, [](const TensorView& t, std::string_view n) { return t.name < n; });
   return at != v.end() && at->name == name ? &*at : nullptr;
 }
 
-std::span<const TensorView> Safetensors::tensors() const { return state_->views; }
-std::vector<std::string> Safetensors::files() const { return {state_->files.begin(), state_->files.end()}; }
-int64_t Safetensors::file_bytes() const { return state_->file_bytes; }
-const std::string& Safetensors::path() const { return state_->path; }
+std::span<const TensorView> Safetensors::tensors() const {
+  return state_->views;
+}
+std::vector<std::string> Safetensors::files() const {
+  return {state_->files.begin(), state_->files.end()};
+}
+int64_t Safetensors::file_bytes() const {
+  return state_->file_bytes;
+}
+const std::string& Safetensors::path() const {
+  return state_->path;
+}
 
 }  // namespace di::model

@@ -21,7 +21,9 @@ bool contains(const std::vector<int32_t>& sources, int32_t layer) {
   return std::find(sources.begin(), sources.end(), layer) != sources.end();
 }
 
-int32_t ratio_of(const ModelConfig& c, int32_t layer) { return c.compress_ratios[static_cast<size_t>(layer)]; }
+int32_t ratio_of(const ModelConfig& c, int32_t layer) {
+  return c.compress_ratios[static_cast<size_t>(layer)];
+}
 
 Result<void> check_ratios(const ModelConfig& c) {
   const size_t backbone = static_cast<size_t>(c.num_hidden_layers);
@@ -39,13 +41,14 @@ Result<void> check_ratios(const ModelConfig& c) {
     const int32_t r = c.compress_ratios[l];
     if (l >= backbone) {
       if (r != 0) {
-        return wrong(fmt::format("compress_ratios[{}]", l), fmt::format("0 for draft layer {}", l - backbone), std::to_string(r));
+        return wrong(fmt::format("compress_ratios[{}]", l), fmt::format("0 for draft layer {}", l - backbone),
+                     std::to_string(r));
       }
       continue;
     }
     if (v41 ? r != 0 && r != 1 && r != 2 : r != 0 && r != 4 && r != 128) {
-      return wrong(fmt::format("compress_ratios[{}]", l), fmt::format("{} for layer {}", v41 ? "0, 1 or 2" : "0, 4 or 128", l),
-                   std::to_string(r));
+      return wrong(fmt::format("compress_ratios[{}]", l),
+                   fmt::format("{} for layer {}", v41 ? "0, 1 or 2" : "0, 4 or 128", l), std::to_string(r));
     }
   }
   return {};
@@ -58,7 +61,8 @@ Result<void> check_source_list(const ModelConfig& c, std::string_view field, con
       return wrong(entry, fmt::format("a layer from 0 to {}", c.num_hidden_layers - 1), std::to_string(sources[i]));
     }
     if (i > 0 && sources[i] <= sources[i - 1]) {
-      return wrong(entry, fmt::format("a layer above {} (strictly increasing)", sources[i - 1]), std::to_string(sources[i]));
+      return wrong(entry, fmt::format("a layer above {} (strictly increasing)", sources[i - 1]),
+                   std::to_string(sources[i]));
     }
     if (ratio_of(c, sources[i]) == 0) {
       return wrong(entry, "a layer with compress ratio above 0", fmt::format("layer {} with ratio 0", sources[i]));
@@ -73,7 +77,8 @@ Result<void> check_reads(const ModelConfig& c, std::string_view field, const std
     const int32_t r = ratio_of(c, l);
     if (r == 0) continue;
     const int32_t source = source_of(sources, l);
-    if (source < 0) return wrong(field, fmt::format("a source at or before layer {} (compress ratio {})", l, r), "none");
+    if (source < 0)
+      return wrong(field, fmt::format("a source at or before layer {} (compress ratio {})", l, r), "none");
     if (ratio_of(c, source) != r) {
       return wrong(field, fmt::format("a source of compress ratio {} for layer {}", r, l),
                    fmt::format("source {} of ratio {}", source, ratio_of(c, source)));
@@ -86,7 +91,8 @@ Result<void> check_candidates(const ModelConfig& c) {
   const int32_t source = c.candidate_source_layer_id;
   if (source < 0) return {};
   constexpr std::string_view kField = "candidate_source_layer_id";
-  if (!contains(c.kv_source_layer_ids, source)) return wrong(kField, "a layer of kv_source_layer_ids", std::to_string(source));
+  if (!contains(c.kv_source_layer_ids, source))
+    return wrong(kField, "a layer of kv_source_layer_ids", std::to_string(source));
   if (!contains(c.index_source_layer_ids, source)) {
     return wrong(kField, "a layer of index_source_layer_ids", std::to_string(source));
   }
@@ -100,8 +106,8 @@ Result<void> check_candidates(const ModelConfig& c) {
   for (const int32_t consumer : c.index_source_layer_ids) {
     if (consumer > source && ratio_of(c, consumer) != ratio_of(c, source)) {
       return wrong(kField,
-                   fmt::format("a layer of compress ratio {} (its consumer, index source {}, has it)", ratio_of(c, consumer),
-                               consumer),
+                   fmt::format("a layer of compress ratio {} (its consumer, index source {}, has it)",
+                               ratio_of(c, consumer), consumer),
                    fmt::format("layer {} of ratio {}", source, ratio_of(c, source)));
     }
   }
@@ -173,8 +179,8 @@ KvSourcePlan plan_source(const ModelConfig& c, const LayerPlan& p) {
   return s;
 }
 
-// The decoder half starts at the first layer of ratio 1; it exists only if no KV source follows, so that every later layer
-// reads what that layer writes.
+// The decoder half starts at the first layer of ratio 1; it exists only if no KV source follows, so that every later
+// layer reads what that layer writes.
 int32_t find_boundary(const ModelConfig& c) {
   if (c.family == Family::kV4 || c.kv_source_layer_ids.empty()) return c.num_hidden_layers;
   for (int32_t l = 0; l < c.num_hidden_layers; ++l) {
@@ -187,12 +193,18 @@ int32_t find_boundary(const ModelConfig& c) {
 
 std::string_view to_string(LayerKind kind) {
   switch (kind) {
-    case LayerKind::kWindowOnly: return "window";
-    case LayerKind::kFull: return "full";
-    case LayerKind::kReindex: return "reindex";
-    case LayerKind::kReuse: return "reuse";
-    case LayerKind::kHca: return "hca";
-    case LayerKind::kCsa: return "csa";
+    case LayerKind::kWindowOnly:
+      return "window";
+    case LayerKind::kFull:
+      return "full";
+    case LayerKind::kReindex:
+      return "reindex";
+    case LayerKind::kReuse:
+      return "reuse";
+    case LayerKind::kHca:
+      return "hca";
+    case LayerKind::kCsa:
+      return "csa";
   }
   return "?";
 }

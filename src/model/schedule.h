@@ -1,5 +1,5 @@
-// The layer schedule (model.md §2): what each layer owns and whose data it reads, computed once from the config. The forward
-// pass, the weight list and the memory plan branch on this and on nothing else. Plain immutable data.
+// The layer schedule (model.md §2): what each layer owns and whose data it reads, computed once from the config. The
+// forward pass, the weight list and the memory plan branch on this and on nothing else. Plain immutable data.
 #pragma once
 
 #include <cstdint>
@@ -34,11 +34,11 @@ struct LayerPlan {
   bool has_index_keys = false;       // the indexer owns wk and k_norm (V4.1) or its own compressor (V4)
   bool has_compressor_gate = false;  // r = 2 (V4: always): pooling over several tokens
   bool is_candidate_source = false;
-  bool uses_candidates = false;      // its selection competes inside the candidate blocks only
+  bool uses_candidates = false;  // its selection competes inside the candidate blocks only
   bool has_engram = false;
-  int32_t engram_index = -1;         // position in ModelConfig::engram_layer_ids
-  bool hash_routing = false;         // V4: experts come from tid2eid
-  bool is_decoder = false;           // layer >= Schedule::boundary
+  int32_t engram_index = -1;  // position in ModelConfig::engram_layer_ids
+  bool hash_routing = false;  // V4: experts come from tid2eid
+  bool is_decoder = false;    // layer >= Schedule::boundary
   int32_t n_experts = 0;
   int32_t experts_per_token = 0;
 };
@@ -58,12 +58,13 @@ struct Schedule {
   std::vector<LayerPlan> layers;  // [num_hidden_layers]
   std::vector<LayerPlan> draft;   // [num_nextn_predict_layers], all kWindowOnly
   std::vector<KvSourcePlan> kv_sources;
-  // First decoder layer (n_prefill_layer): the first layer with r = 1 = the last KV source of V4.1. Layers before it are the
-  // causal encoder. num_hidden_layers when the model has no decoder half (V4, or no layer with r = 1).
+  // First decoder layer (n_prefill_layer): the first layer with r = 1 = the last KV source of V4.1. Layers before it
+  // are the causal encoder. num_hidden_layers when the model has no decoder half (V4, or no layer with r = 1).
   int32_t boundary = 0;
 };
 
-// Fails only on configs that parse_config() would have refused, so that a hand-made config is checked as well; messages as there.
+// Fails only on configs that parse_config() would have refused, so that a hand-made config is checked as well; messages
+// as there.
 Result<Schedule> make_schedule(const ModelConfig& config);
 
 }  // namespace di::model

@@ -5,7 +5,9 @@
 namespace di::model {
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 // Adds tensors under a prefix of names; one per layer.
 class Lister {
@@ -31,8 +33,9 @@ class Lister {
   }
   void expert(std::string_view name, int64_t rows, int64_t cols, Weight& w) {
     const QuantizationConfig& q = c_.quantization_config;
-    const TensorKind kind = !q.present ? TensorKind::kBf16
-                            : q.expert_dtype == ExpertDtype::kFp4 ? TensorKind::kFp4Row : TensorKind::kFp8Block;
+    const TensorKind kind = !q.present                            ? TensorKind::kBf16
+                            : q.expert_dtype == ExpertDtype::kFp4 ? TensorKind::kFp4Row
+                                                                  : TensorKind::kFp8Block;
     add(name, kind, TensorClass::kRoutedExpert, {rows, cols}).weight = &w;
   }
   TensorSlot& add(std::string_view name, TensorKind kind, TensorClass group, std::vector<int64_t> shape) {
@@ -70,7 +73,8 @@ void list_attention(Lister& l, const ModelConfig& c, AttentionWeights& a) {
 }
 
 // `width` channels out of H: V4 pools r tokens with a positional bias, twice as wide where groups overlap.
-void list_compressor(Lister& l, const std::string& name, int64_t h, int64_t width, const LayerPlan& p, CompressorWeights& w) {
+void list_compressor(Lister& l, const std::string& name, int64_t h, int64_t width, const LayerPlan& p,
+                     CompressorWeights& w) {
   constexpr TensorClass kGroup = TensorClass::kCompressor;
   const bool v4 = p.kind == LayerKind::kCsa || p.kind == LayerKind::kHca;
   const int64_t out = p.kind == LayerKind::kCsa ? 2 * width : width;
@@ -122,8 +126,10 @@ void list_engram(Lister& l, const ModelConfig& c, const LayerPlan& p, EngramWeig
   const int64_t hc = c.hc_mult;
   const int64_t rows = c.engram_num_embeddings[static_cast<size_t>(p.engram_index)];
   // The tables are FP8 rows in every checkpoint: their gather has no other form.
-  l.add("engram.embed.weight", TensorKind::kFp8Row, TensorClass::kEngramTable, {rows, c.engram_head_dim}).weight = &e.embed;
-  l.fp8("engram.wkv.weight", TensorClass::kEngramProjection, (hc + 1) * h, int64_t{c.engram_columns()} * c.engram_head_dim, e.wkv);
+  l.add("engram.embed.weight", TensorKind::kFp8Row, TensorClass::kEngramTable, {rows, c.engram_head_dim}).weight =
+      &e.embed;
+  l.fp8("engram.wkv.weight", TensorClass::kEngramProjection, (hc + 1) * h,
+        int64_t{c.engram_columns()} * c.engram_head_dim, e.wkv);
   l.bf16("engram.q_weight", TensorClass::kEngramProjection, {hc, h}, e.q_weight);
   l.bf16("engram.k_weight", TensorClass::kEngramProjection, {hc, h}, e.k_weight);
 }
@@ -224,7 +230,9 @@ void list_vision(Lister& l, const ModelConfig& c, VisionWeights& w) {
 
 }  // namespace
 
-std::string TensorSlot::scale_name() const { return name.substr(0, name.rfind('.')) + ".scale"; }
+std::string TensorSlot::scale_name() const {
+  return name.substr(0, name.rfind('.')) + ".scale";
+}
 
 std::vector<int64_t> TensorSlot::stored_shape() const {
   return kind == TensorKind::kFp4Row ? std::vector<int64_t>{shape[0], shape[1] / 2} : shape;
@@ -245,12 +253,22 @@ int64_t TensorSlot::stored_bytes(int32_t block) const {
   const int64_t n = parameters();
   int64_t bytes = 0;
   switch (kind) {
-    case TensorKind::kBf16: bytes = 2 * n; break;
-    case TensorKind::kF32: bytes = 4 * n; break;
+    case TensorKind::kBf16:
+      bytes = 2 * n;
+      break;
+    case TensorKind::kF32:
+      bytes = 4 * n;
+      break;
     case TensorKind::kFp8Block:
-    case TensorKind::kFp8Row: bytes = n; break;
-    case TensorKind::kFp4Row: bytes = n / 2; break;
-    case TensorKind::kExpertIds: bytes = 8 * shape[0] * shape[1]; break;
+    case TensorKind::kFp8Row:
+      bytes = n;
+      break;
+    case TensorKind::kFp4Row:
+      bytes = n / 2;
+      break;
+    case TensorKind::kExpertIds:
+      bytes = 8 * shape[0] * shape[1];
+      break;
   }
   if (has_scale()) {
     const std::vector<int64_t> scale = scale_shape(block);

@@ -10,7 +10,9 @@ namespace {
 
 using kernels::WeightFormat;
 
-std::string describe(const TensorView& t) { return fmt::format("{} {}", to_string(t.dtype), shape_text(t.shape)); }
+std::string describe(const TensorView& t) {
+  return fmt::format("{} {}", to_string(t.dtype), shape_text(t.shape));
+}
 
 bool same_shape(const TensorView& t, const std::vector<int64_t>& shape) {
   return std::equal(t.shape.begin(), t.shape.end(), shape.begin(), shape.end());
@@ -46,18 +48,25 @@ class Binder {
       ++missing;
     }
     if (first == nullptr) return {};
-    return fail(Errc::kCorruption, "{}: tensor {}: expected {} {}, found no such tensor ({} of {} declared tensors are missing)",
-                file_.path(), first->name, expected_types(*first), shape_text(first->stored_shape()), missing, slots.size());
+    return fail(Errc::kCorruption,
+                "{}: tensor {}: expected {} {}, found no such tensor ({} of {} declared tensors are missing)",
+                file_.path(), first->name, expected_types(*first), shape_text(first->stored_shape()), missing,
+                slots.size());
   }
 
   std::string_view expected_types(const TensorSlot& slot) const {
     switch (slot.kind) {
-      case TensorKind::kBf16: return plain_f32_allowed() ? "BF16 or F32" : "BF16";
-      case TensorKind::kF32: return "F32";
+      case TensorKind::kBf16:
+        return plain_f32_allowed() ? "BF16 or F32" : "BF16";
+      case TensorKind::kF32:
+        return "F32";
       case TensorKind::kFp8Block:
-      case TensorKind::kFp8Row: return "F8_E4M3";
-      case TensorKind::kFp4Row: return "I8";
-      case TensorKind::kExpertIds: return "I32 or I64";
+      case TensorKind::kFp8Row:
+        return "F8_E4M3";
+      case TensorKind::kFp4Row:
+        return "I8";
+      case TensorKind::kExpertIds:
+        return "I32 or I64";
     }
     return "?";
   }
@@ -66,12 +75,17 @@ class Binder {
 
   bool accepts(const TensorSlot& slot, StoredType type) const {
     switch (slot.kind) {
-      case TensorKind::kBf16: return type == StoredType::kBf16 || (type == StoredType::kF32 && plain_f32_allowed());
-      case TensorKind::kF32: return type == StoredType::kF32;
+      case TensorKind::kBf16:
+        return type == StoredType::kBf16 || (type == StoredType::kF32 && plain_f32_allowed());
+      case TensorKind::kF32:
+        return type == StoredType::kF32;
       case TensorKind::kFp8Block:
-      case TensorKind::kFp8Row: return type == StoredType::kF8E4m3;
-      case TensorKind::kFp4Row: return type == StoredType::kI8;
-      case TensorKind::kExpertIds: return type == StoredType::kI32 || type == StoredType::kI64;
+      case TensorKind::kFp8Row:
+        return type == StoredType::kF8E4m3;
+      case TensorKind::kFp4Row:
+        return type == StoredType::kI8;
+      case TensorKind::kExpertIds:
+        return type == StoredType::kI32 || type == StoredType::kI64;
     }
     return false;
   }
@@ -97,10 +111,18 @@ class Binder {
     w.rows = slot.shape.size() == 1 ? 1 : slot.shape[0];
     w.cols = slot.shape.back();
     switch (slot.kind) {
-      case TensorKind::kFp8Block: w.format = WeightFormat::kFp8Block; break;
-      case TensorKind::kFp8Row: w.format = WeightFormat::kFp8Row; break;
-      case TensorKind::kFp4Row: w.format = WeightFormat::kFp4Row; break;
-      default: w.format = t.dtype == StoredType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16; break;
+      case TensorKind::kFp8Block:
+        w.format = WeightFormat::kFp8Block;
+        break;
+      case TensorKind::kFp8Row:
+        w.format = WeightFormat::kFp8Row;
+        break;
+      case TensorKind::kFp4Row:
+        w.format = WeightFormat::kFp4Row;
+        break;
+      default:
+        w.format = t.dtype == StoredType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16;
+        break;
     }
     if (slot.has_scale()) {
       if (slot.kind == TensorKind::kFp8Block) w.block = c_.quantization_config.weight_block_size;
@@ -113,12 +135,13 @@ class Binder {
     const std::vector<int64_t> shape = slot.scale_shape(c_.quantization_config.weight_block_size);
     const TensorView* s = file_.find(slot.scale_name());
     if (s == nullptr) {
-      return fail(Errc::kCorruption, "{}: tensor {}: expected its scale {} F8_E8M0 {}, found no such tensor", weight.file,
-                  weight.name, slot.scale_name(), shape_text(shape));
+      return fail(Errc::kCorruption, "{}: tensor {}: expected its scale {} F8_E8M0 {}, found no such tensor",
+                  weight.file, weight.name, slot.scale_name(), shape_text(shape));
     }
     mark(*s);
     if (s->dtype != StoredType::kF8E8m0 || !same_shape(*s, shape)) {
-      return fail(Errc::kCorruption, "{}: tensor {}: expected F8_E8M0 {}, found {}", s->file, s->name, shape_text(shape), describe(*s));
+      return fail(Errc::kCorruption, "{}: tensor {}: expected F8_E8M0 {}, found {}", s->file, s->name,
+                  shape_text(shape), describe(*s));
     }
     out_.mapped_bytes += s->bytes;
     return reinterpret_cast<const uint8_t*>(s->data);
@@ -139,8 +162,8 @@ class Binder {
         id = narrow;
       }
       if (id < 0 || id >= c_.n_routed_experts) {
-        return fail(Errc::kCorruption, "{}: tensor {}: expected expert ids from 0 to {}, found {} for token {}", t.file, t.name,
-                    c_.n_routed_experts - 1, id, i / static_cast<size_t>(t.shape[1]));
+        return fail(Errc::kCorruption, "{}: tensor {}: expected expert ids from 0 to {}, found {} for token {}", t.file,
+                    t.name, c_.n_routed_experts - 1, id, i / static_cast<size_t>(t.shape[1]));
       }
       ids[i] = static_cast<int32_t>(id);
     }
@@ -168,24 +191,27 @@ class Binder {
     for (const TensorView& t : file_.tensors()) {
       if (used(t)) continue;
       if (is_hc_norm(t.name)) {
-        return fail(Errc::kCorruption, "{}: tensor {}: expected hyper-connection norms folded into hc_*_fn, found a separate norm",
-                    t.file, t.name);
+        return fail(Errc::kCorruption,
+                    "{}: tensor {}: expected hyper-connection norms folded into hc_*_fn, found a separate norm", t.file,
+                    t.name);
       }
       if (t.name.ends_with(kScale)) {
         const std::string weight = fmt::format("{}.weight", t.name.substr(0, t.name.size() - kScale.size()));
         const TensorView* w = file_.find(weight);
         if (w == nullptr) {
-          return fail(Errc::kCorruption, "{}: tensor {}: expected its weight {}, found no such tensor", t.file, t.name, weight);
+          return fail(Errc::kCorruption, "{}: tensor {}: expected its weight {}, found no such tensor", t.file, t.name,
+                      weight);
         }
         if (used(*w)) {
-          return fail(Errc::kCorruption, "{}: tensor {}: expected no scale of {}, which is {}, found {}", t.file, t.name, weight,
-                      to_string(w->dtype), describe(t));
+          return fail(Errc::kCorruption, "{}: tensor {}: expected no scale of {}, which is {}, found {}", t.file,
+                      t.name, weight, to_string(w->dtype), describe(t));
         }
       }
       if (t.dtype == StoredType::kF8E4m3 && t.name.ends_with(".weight")) {
         const std::string scale = fmt::format("{}{}", t.name.substr(0, t.name.size() - 7), kScale);
         if (file_.find(scale) == nullptr) {
-          return fail(Errc::kCorruption, "{}: tensor {}: expected its scale {}, found no such tensor", t.file, t.name, scale);
+          return fail(Errc::kCorruption, "{}: tensor {}: expected its scale {}, found no such tensor", t.file, t.name,
+                      scale);
         }
       }
       out_.unknown_tensors.emplace_back(t.name);

@@ -1,8 +1,8 @@
-// The weights of a model as views into the mapped checkpoint, member names as the checkpoint's tensors (model.md §3). Large
-// tensors are never copied: kernels read them as stored. Three kinds of small tensors are copied into ModelWeights::owned: data
-// that the file does not align to its element size, and V4's tid2eid (to int32, checked against the number of experts).
-// A Weight or pointer that a layer does not have is null. Vectors ([n] in the file) are Weights of one row.
-// Immutable after binding; the Safetensors it was bound to must outlive it.
+// The weights of a model as views into the mapped checkpoint, member names as the checkpoint's tensors (model.md §3).
+// Large tensors are never copied: kernels read them as stored. Three kinds of small tensors are copied into
+// ModelWeights::owned: data that the file does not align to its element size, and V4's tid2eid (to int32, checked
+// against the number of experts). A Weight or pointer that a layer does not have is null. Vectors ([n] in the file) are
+// Weights of one row. Immutable after binding; the Safetensors it was bound to must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ using kernels::ExpertWeights;
 using kernels::Weight;
 
 struct CompressorWeights {
-  Weight wkv;                   // [D, H]; V4: [c·D, H], c = 2 for r = 4, else 1
-  Weight wgate;                 // as wkv; absent for r = 1
-  Weight norm;                  // [1, D]
-  const float* ape = nullptr;   // V4: [r, c·D]
+  Weight wkv;                  // [D, H]; V4: [c·D, H], c = 2 for r = 4, else 1
+  Weight wgate;                // as wkv; absent for r = 1
+  Weight norm;                 // [1, D]
+  const float* ape = nullptr;  // V4: [r, c·D]
 };
 
 struct IndexerWeights {
@@ -70,11 +70,11 @@ struct EngramWeights {
 };
 
 struct LayerWeights {
-  Weight attn_norm;                     // [1, H]
-  Weight ffn_norm;                      // [1, H]
-  const float* hc_attn_fn = nullptr;    // [(2+hc)·hc, hc·H]: rows pre, post, comb
-  const float* hc_attn_base = nullptr;  // [(2+hc)·hc]
-  const float* hc_attn_scale = nullptr; // [3]
+  Weight attn_norm;                      // [1, H]
+  Weight ffn_norm;                       // [1, H]
+  const float* hc_attn_fn = nullptr;     // [(2+hc)·hc, hc·H]: rows pre, post, comb
+  const float* hc_attn_base = nullptr;   // [(2+hc)·hc]
+  const float* hc_attn_scale = nullptr;  // [3]
   const float* hc_ffn_fn = nullptr;
   const float* hc_ffn_base = nullptr;
   const float* hc_ffn_scale = nullptr;
@@ -94,29 +94,29 @@ struct MarkovHeadWeights {
   Weight head;   // [vocab, dspark_markov_rank]
 };
 
-// One draft layer `mtp.S`. The tensors of the module as a whole lie in its first and last layer: main_* in mtp.front(), norm,
-// markov_head and confidence_head in mtp.back().
+// One draft layer `mtp.S`. The tensors of the module as a whole lie in its first and last layer: main_* in mtp.front(),
+// norm, markov_head and confidence_head in mtp.back().
 struct MtpWeights {
   LayerWeights block;
-  Weight main_proj;             // [H, targets·H]
-  Weight main_norm;             // [1, H]
-  Weight norm;                  // [1, H]
+  Weight main_proj;  // [H, targets·H]
+  Weight main_norm;  // [1, H]
+  Weight norm;       // [1, H]
   MarkovHeadWeights markov_head;
   Weight confidence_head_proj;  // [1, H + dspark_markov_rank]
   // V4's plain module.
-  Weight e_proj;                // [H, H]
-  Weight h_proj;                // [H, H]
-  Weight enorm;                 // [1, H]
-  Weight hnorm;                 // [1, H]
+  Weight e_proj;  // [H, H]
+  Weight h_proj;  // [H, H]
+  Weight enorm;   // [1, H]
+  Weight hnorm;   // [1, H]
   HcHeadWeights hc_head;
 };
 
 struct VisionBlockWeights {
-  Weight norm1, norm2;            // [1, hidden]
-  Weight wqkv, wqkv_bias;         // [3·hidden, hidden], [1, 3·hidden]
-  Weight wo, wo_bias;             // [hidden, hidden], [1, hidden]
-  Weight w1;                      // [2·intermediate, hidden]: gate, then up
-  Weight w2;                      // [hidden, intermediate]
+  Weight norm1, norm2;     // [1, hidden]
+  Weight wqkv, wqkv_bias;  // [3·hidden, hidden], [1, 3·hidden]
+  Weight wo, wo_bias;      // [hidden, hidden], [1, hidden]
+  Weight w1;               // [2·intermediate, hidden]: gate, then up
+  Weight w2;               // [hidden, intermediate]
 };
 
 // Present when the config has a vision tower.
@@ -124,28 +124,28 @@ struct VisionWeights {
   Weight patch_embed_proj, patch_embed_bias;  // [hidden, 3·patch²], [1, hidden]
   std::vector<VisionBlockWeights> blocks;
   Weight norm;
-  Weight aligner_w1, aligner_w1_bias;         // [H, hidden·downsample²], [1, H]
-  Weight aligner_w2, aligner_w2_bias;         // [H, H], [1, H]
+  Weight aligner_w1, aligner_w1_bias;            // [H, hidden·downsample²], [1, H]
+  Weight aligner_w2, aligner_w2_bias;            // [H, H], [1, H]
   Weight image_start, image_end, image_newline;  // [1, H]
 };
 
 struct ModelWeights {
-  Weight embed;              // [vocab, H]
-  Weight head;               // [vocab, H]
-  Weight norm;               // [1, H]
-  HcHeadWeights hc_head;     // V4
+  Weight embed;           // [vocab, H]
+  Weight head;            // [vocab, H]
+  Weight norm;            // [1, H]
+  HcHeadWeights hc_head;  // V4
   std::vector<LayerWeights> layers;
   std::vector<MtpWeights> mtp;
   VisionWeights vision;
 
-  std::vector<std::string> unknown_tensors;  // in the checkpoint, not declared: reported, not used
-  std::vector<std::vector<std::byte>> owned; // copies, see above
-  int64_t mapped_bytes = 0;                  // declared tensors used in place
-  int64_t copied_bytes = 0;                  // declared tensors in `owned`
+  std::vector<std::string> unknown_tensors;   // in the checkpoint, not declared: reported, not used
+  std::vector<std::vector<std::byte>> owned;  // copies, see above
+  int64_t mapped_bytes = 0;                   // declared tensors used in place
+  int64_t copied_bytes = 0;                   // declared tensors in `owned`
 };
 
-// Binds every declared tensor (model.md §3.1, §3.2) and checks name, dtype, shape and scale of each. Errors (kCorruption) name the
-// checkpoint file, tensor, what was expected and what was found.
+// Binds every declared tensor (model.md §3.1, §3.2) and checks name, dtype, shape and scale of each. Errors
+// (kCorruption) name the checkpoint file, tensor, what was expected and what was found.
 Result<ModelWeights> bind_weights(const ModelConfig& config, const Schedule& schedule, const Safetensors& checkpoint);
 
 }  // namespace di::model

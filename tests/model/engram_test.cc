@@ -13,7 +13,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-ModelConfig flash() { return *load_config(std::string(DI_TEST_DATA) + "/model/config_v41_flash.json"); }
+ModelConfig flash() {
+  return *load_config(std::string(DI_TEST_DATA) + "/model/config_v41_flash.json");
+}
 
 template <class T>
 std::vector<T> values(const Safetensors& file, std::string_view name) {
@@ -44,8 +46,10 @@ TEST(Engram, PrimesOfTheRealConfig) {
 }
 
 TEST(Engram, MultipliersOfTheRealConfig) {
-  EXPECT_THAT(engram_multipliers(1, 99092, 4), ElementsAre(76632096046245, 4839876093313, 35959672319349, 73987337458391));
-  EXPECT_THAT(engram_multipliers(14, 99092, 4), ElementsAre(67716810739261, 51510806800915, 30921347202721, 82619226485591));
+  EXPECT_THAT(engram_multipliers(1, 99092, 4),
+              ElementsAre(76632096046245, 4839876093313, 35959672319349, 73987337458391));
+  EXPECT_THAT(engram_multipliers(14, 99092, 4),
+              ElementsAre(67716810739261, 51510806800915, 30921347202721, 82619226485591));
 }
 
 TEST(Engram, MultipliersAreOddAndKeepProductsInside63Bits) {
@@ -93,14 +97,16 @@ TEST(Engram, SmallModelsHashTheirPromptAsTheReference) {
     ASSERT_TRUE(tables) << tables.error().message;
     const Result<Safetensors> file = Safetensors::open(folder + "/expected_plain.safetensors");
     ASSERT_TRUE(file) << file.error().message;
-    const auto ids64 = file->find("input_ids")->dtype == StoredType::kI64 ? values<int64_t>(*file, "input_ids") : std::vector<int64_t>();
+    const auto ids64 = file->find("input_ids")->dtype == StoredType::kI64 ? values<int64_t>(*file, "input_ids")
+                                                                          : std::vector<int64_t>();
     std::vector<int32_t> ids(ids64.begin(), ids64.end());
     if (ids.empty()) ids = values<int32_t>(*file, "input_ids");
     const TensorView& expected = *file->find("prefill.engram_hash");  // [T, layers, columns]
     const auto tokens = static_cast<size_t>(expected.shape[0]);
     const size_t layers = config.engram_layer_ids.size();
     const auto columns = static_cast<size_t>(tables->columns);
-    ASSERT_EQ(shape_text(expected.shape), shape_text(std::vector<int64_t>{expected.shape[0], static_cast<int64_t>(layers), tables->columns}));
+    ASSERT_EQ(shape_text(expected.shape),
+              shape_text(std::vector<int64_t>{expected.shape[0], static_cast<int64_t>(layers), tables->columns}));
     std::vector<int64_t> hash;
     if (expected.dtype == StoredType::kI64) {
       hash = values<int64_t>(*file, "prefill.engram_hash");
@@ -112,7 +118,8 @@ TEST(Engram, SmallModelsHashTheirPromptAsTheReference) {
     for (size_t l = 0; l < layers; ++l) {
       engram_rows(*tables, static_cast<int32_t>(l), std::span(ids).first(tokens), 0, rows);
       for (size_t t = 0; t < tokens; ++t) {
-        for (size_t c = 0; c < columns; ++c) ASSERT_EQ(rows[t * columns + c], hash[(t * layers + l) * columns + c]) << t << " " << c;
+        for (size_t c = 0; c < columns; ++c)
+          ASSERT_EQ(rows[t * columns + c], hash[(t * layers + l) * columns + c]) << t << " " << c;
       }
     }
   }
@@ -153,22 +160,24 @@ TEST(Engram, LookBackEndsAtTheStartAndAtImages) {
   EXPECT_EQ(rows, expected);
 }
 
-std::string key(std::string_view text) { return engram_key(TokenText{std::string(text), "spelling"}); }
+std::string key(std::string_view text) {
+  return engram_key(TokenText{std::string(text), "spelling"});
+}
 
 TEST(Engram, KeysFoldAsTheRuleSays) {
   EXPECT_EQ(key("Hello"), "hello");
   EXPECT_EQ(key(" Hello"), "hello");
   EXPECT_EQ(key("\t \r\nword \n\n next "), "word next");
-  EXPECT_EQ(key(" "), " ");          // exactly one space is kept
-  EXPECT_EQ(key("\n\t  "), " ");     // a run of blanks is one space
-  EXPECT_EQ(key("\u00a0"), " ");     // NFKC: no-break space
+  EXPECT_EQ(key(" "), " ");       // exactly one space is kept
+  EXPECT_EQ(key("\n\t  "), " ");  // a run of blanks is one space
+  EXPECT_EQ(key("\u00a0"), " ");  // NFKC: no-break space
   EXPECT_EQ(key("\u3000\u3000"), " ");
   EXPECT_EQ(key("Café"), "cafe");
   EXPECT_EQ(key("\u0301"), "\u0301");    // nothing is left: the text itself
   EXPECT_EQ(key("\u200b"), "\u200b");    // zero-width space is no white space
   EXPECT_EQ(key("\u2028x\u0085"), "x");  // trimmed, though not blanks
   EXPECT_EQ(key("a\u2028b"), "a\u2028b");
-  EXPECT_EQ(key("\u000b"), "\u000b");    // trimmed to nothing
+  EXPECT_EQ(key("\u000b"), "\u000b");  // trimmed to nothing
   EXPECT_EQ(key("ﬁ½Ａ"), "fi1⁄2a");
   EXPECT_EQ(key("İstanbul"), "istanbul");
   EXPECT_EQ(key("ΣΟΦΟΣ"), "σοφοσ");
@@ -184,7 +193,8 @@ TEST(Engram, KeysFoldAsTheRuleSays) {
 }
 
 TEST(Engram, CompressedIdsCountFirstAppearances) {
-  const std::vector<TokenText> tokens = {{"a", "a"}, {"B", "B"}, {" A", "ĠA"}, {"\ufffd", "Ã"}, {"b", "b"}, {"\ufffd", "Â"}, {"c", "c"}};
+  const std::vector<TokenText> tokens = {{"a", "a"}, {"B", "B"},      {" A", "ĠA"}, {"\ufffd", "Ã"},
+                                         {"b", "b"}, {"\ufffd", "Â"}, {"c", "c"}};
   const CompressedVocabulary v = compress_vocabulary(tokens);
   EXPECT_THAT(v.map, ElementsAre(0, 1, 0, 2, 1, 3, 4));
   EXPECT_EQ(v.size, 5);
@@ -201,8 +211,9 @@ TEST(Engram, TheMapMustHaveTheSizeOfTheConfig) {
   tokens.push_back({"c", "c"});
   const Result<EngramTables> wrong = make_engram_tables(config, tokens);
   ASSERT_FALSE(wrong);
-  EXPECT_THAT(wrong.error().message, HasSubstr("engram_compressed_vocab_size: expected 4, the size of the tokenizer's compressed "
-                                               "vocabulary (5 ids), found 3"));
+  EXPECT_THAT(wrong.error().message,
+              HasSubstr("engram_compressed_vocab_size: expected 4, the size of the tokenizer's compressed "
+                        "vocabulary (5 ids), found 3"));
   EXPECT_FALSE(make_engram_tables(config, {}));
 }
 
@@ -221,7 +232,8 @@ TEST(Engram, ReproducesThePublishedMap) {
   size_t wrong = 0;
   for (size_t i = 0; i < v.map.size(); ++i) {
     if (v.map[i] == expected[i]) continue;
-    if (++wrong <= 10) ADD_FAILURE() << "id " << i << " \"" << (*tokens)[i].text << "\": " << v.map[i] << ", expected " << expected[i];
+    if (++wrong <= 10)
+      ADD_FAILURE() << "id " << i << " \"" << (*tokens)[i].text << "\": " << v.map[i] << ", expected " << expected[i];
   }
   EXPECT_EQ(wrong, 0U);
   EXPECT_EQ(v.map.size(), expected.size());

@@ -9,10 +9,16 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string flash_path() { return std::string(DI_TEST_DATA) + "/model/config_v41_flash.json"; }
-ModelConfig flash() { return *load_config(flash_path()); }
+std::string flash_path() {
+  return std::string(DI_TEST_DATA) + "/model/config_v41_flash.json";
+}
+ModelConfig flash() {
+  return *load_config(flash_path());
+}
 
-ClassTotals totals(const ParameterCount& n, TensorClass c) { return n.classes[static_cast<size_t>(c)]; }
+ClassTotals totals(const ParameterCount& n, TensorClass c) {
+  return n.classes[static_cast<size_t>(c)];
+}
 
 // The published figures: 552 B, 196 B, 16 B, 8 B, 96,085 tensors, 510 GB (model.md, introduction and §3.1).
 TEST(MemoryPlan, CountsTheRealModel) {
@@ -124,10 +130,13 @@ TEST(Inspect, ReportsTheRealConfigWithoutWeights) {
   o.plan.sequences = 16;
   const Result<std::string> text = inspect_folder(dir.path(), o);
   ASSERT_TRUE(text) << text.error().message;
-  EXPECT_THAT(*text, AllOf(HasSubstr("551.9 B backbone, 196.6 B Engram tables"), HasSubstr("16.1 B per decode token, 7.9 B per prefill token"),
+  EXPECT_THAT(*text, AllOf(HasSubstr("551.9 B backbone, 196.6 B Engram tables"),
+                           HasSubstr("16.1 B per decode token, 7.9 B per prefill token"),
                            HasSubstr("890 bytes per token, 113,920 bytes per block of 128 tokens"), HasSubstr("96,085"),
-                           HasSubstr("encoder 0-19, decoder 20-39"), HasSubstr("16 sequences of 131,072 tokens"), HasSubstr("none here")));
-  EXPECT_THAT(*text, AllOf(HasSubstr("3-7      reuse      2    2          2"), HasSubstr("24       reindex    1   20         24")));
+                           HasSubstr("encoder 0-19, decoder 20-39"), HasSubstr("16 sequences of 131,072 tokens"),
+                           HasSubstr("none here")));
+  EXPECT_THAT(*text, AllOf(HasSubstr("3-7      reuse      2    2          2"),
+                           HasSubstr("24       reindex    1   20         24")));
 
   o.json = true;
   const Result<Json> json = parse_json(*inspect_folder(dir.path(), o));
@@ -158,7 +167,8 @@ TEST(Inspect, ChecksTheWeightsThatAreThere) {
 
   tensors.erase("layers.0.attn.wkv.scale");
   write_file(dir.file("model.safetensors"), safetensors_bytes(tensors));
-  EXPECT_THAT(inspect_folder(dir.path(), {}).error().message, HasSubstr("tensor layers.0.attn.wkv.weight: expected its scale"));
+  EXPECT_THAT(inspect_folder(dir.path(), {}).error().message,
+              HasSubstr("tensor layers.0.attn.wkv.weight: expected its scale"));
 
   std::filesystem::remove(dir.file("model.safetensors"));
   write_file(dir.file("model.safetensors.index.json"), R"({"weight_map": {"norm.weight": "gone.safetensors"}})");

@@ -28,7 +28,8 @@ TEST(Rope, MatchesTheReferenceFrequencies) {
   compare("compress.inv_freq", f.compressed);
 }
 
-// model.md §5.5: low = 15, high = 25 for θ = 160000: below, nothing is scaled; from there on everything is divided by 16.
+// model.md §5.5: low = 15, high = 25 for θ = 160000: below, nothing is scaled; from there on everything is divided
+// by 16.
 TEST(Rope, YarnScalesTheSlowChannelsOnly) {
   RopeScaling scaling;
   scaling.present = true;

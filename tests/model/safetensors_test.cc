@@ -10,7 +10,9 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::span<const std::byte> as_bytes(const std::string& s) { return std::as_bytes(std::span(s)); }
+std::span<const std::byte> as_bytes(const std::string& s) {
+  return std::as_bytes(std::span(s));
+}
 
 FileTensors two_tensors() {
   FileTensors t;
@@ -47,8 +49,8 @@ TEST(Safetensors, AcceptsMetadataScalarsEmptyTensorsAndEveryType) {
   ASSERT_TRUE(file) << file.error().message;
   EXPECT_EQ(file->find("s")->shape.size(), 0U);
   EXPECT_EQ(file->find("e")->bytes, 0);
-  for (const char* type : {"BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "U16", "I16", "F16", "BF16", "U32", "I32",
-                           "F32", "U64", "I64", "F64"}) {
+  for (const char* type : {"BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "U16", "I16", "F16", "BF16", "U32",
+                           "I32", "F32", "U64", "I64", "F64"}) {
     const std::string empty = fmt::format(R"({{"t":{{"dtype":"{}","shape":[0],"data_offsets":[0,0]}}}})", type);
     const std::string one = safetensors_bytes(empty, "");
     const Result<Safetensors> typed = Safetensors::from_memory(as_bytes(one), "m");
@@ -93,41 +95,48 @@ TEST(Safetensors, RefusesBrokenHeaders) {
       {"\xff{}", 0, "header: expected JSON", "not valid UTF-8"},
       {R"({"t":3})", 0, "tensor t: expected an object with dtype, shape and data_offsets", "integer `3`"},
       {R"({"t":{"shape":[1],"data_offsets":[0,1]}})", 1, "tensor t: dtype: expected one of BOOL", "nothing"},
-      {R"({"t":{"dtype":"F4","shape":[1],"data_offsets":[0,1]}})", 1, "tensor t: dtype: expected one of", "string \"F4\""},
+      {R"({"t":{"dtype":"F4","shape":[1],"data_offsets":[0,1]}})", 1, "tensor t: dtype: expected one of",
+       "string \"F4\""},
       {R"({"t":{"dtype":"bf16","shape":[1],"data_offsets":[0,2]}})", 2, "tensor t: dtype: expected one of", "\"bf16\""},
       {R"({"t":{"dtype":"U8","data_offsets":[0,1]}})", 1, "tensor t: shape: expected a list", "nothing"},
       {R"({"t":{"dtype":"U8","shape":1,"data_offsets":[0,1]}})", 1, "tensor t: shape: expected a list", "integer `1`"},
-      {R"({"t":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})", 1, "shape: expected sizes of 0 or more", "integer `-1`"},
-      {R"({"t":{"dtype":"U8","shape":[1.0],"data_offsets":[0,1]}})", 1, "shape: expected sizes of 0 or more", "floating"},
+      {R"({"t":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})", 1, "shape: expected sizes of 0 or more",
+       "integer `-1`"},
+      {R"({"t":{"dtype":"U8","shape":[1.0],"data_offsets":[0,1]}})", 1, "shape: expected sizes of 0 or more",
+       "floating"},
       {R"({"t":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,1]}})", 1,
        "tensor t: shape: expected fewer than 2^63 elements", "[4294967296, 4294967296]"},
       {R"({"t":{"dtype":"F64","shape":[2305843009213693952],"data_offsets":[0,0]}})", 0,
        "expected 2305843009213693952 elements of 8 bytes", "0 bytes"},
       {R"({"t":{"dtype":"U8","shape":[1]}})", 1, "tensor t: data_offsets: expected [begin, end]", "nothing"},
       {R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0]}})", 1, "data_offsets: expected [begin, end]", "[0]"},
-      {R"({"t":{"dtype":"U8","shape":[1],"data_offsets":["0","1"]}})", 1, "data_offsets: expected [begin, end]", "[\"0\", \"1\"]"},
+      {R"({"t":{"dtype":"U8","shape":[1],"data_offsets":["0","1"]}})", 1, "data_offsets: expected [begin, end]",
+       "[\"0\", \"1\"]"},
       {R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,2]}})", 1, "0 <= begin <= end <= 1", "[0, 2]"},
       {R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}})", 1, "0 <= begin <= end <= 1", "[1, 0]"},
       {R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[-1,0]}})", 1, "0 <= begin <= end <= 1", "[-1, 0]"},
-      {R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,9223372036854775807]}})", 1, "end <= 1", "[0, 9223372036854775807]"},
-      {R"({"t":{"dtype":"BF16","shape":[3],"data_offsets":[0,4]}})", 4, "expected 3 elements of 2 bytes (BF16 [3])", "4 bytes"},
-      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", 3,
-       "tensor b: data_offsets: expected to begin at 2, where tensor a ends", "1 (they overlap)"},
-      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})", 3,
-       "tensor b: data_offsets: expected to begin at 1 (tensors lie back to back)", "2"},
-      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 5, "the data to end with the last tensor at 1", "5 bytes"},
-      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1,
-       "tensor a: expected each name once", "it twice"},
-      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"\u0061":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1,
-       "tensor a: expected each name once", "it twice"},
+      {R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,9223372036854775807]}})", 1, "end <= 1",
+       "[0, 9223372036854775807]"},
+      {R"({"t":{"dtype":"BF16","shape":[3],"data_offsets":[0,4]}})", 4, "expected 3 elements of 2 bytes (BF16 [3])",
+       "4 bytes"},
+      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+       3, "tensor b: data_offsets: expected to begin at 2, where tensor a ends", "1 (they overlap)"},
+      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
+       3, "tensor b: data_offsets: expected to begin at 1 (tensors lie back to back)", "2"},
+      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 5, "the data to end with the last tensor at 1",
+       "5 bytes"},
+      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+       1, "tensor a: expected each name once", "it twice"},
+      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"\u0061":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+       1, "tensor a: expected each name once", "it twice"},
   };
   for (const BadFile& c : cases) {
     const std::string bytes = safetensors_bytes(c.header, std::string(c.data, '\0'));
     const Result<Safetensors> file = Safetensors::from_memory(as_bytes(bytes), "dir/x.safetensors");
     ASSERT_FALSE(file) << c.header;
     EXPECT_EQ(file.error().code, Errc::kCorruption) << c.header;
-    EXPECT_THAT(file.error().message, AllOf(HasSubstr("dir/x.safetensors: "), HasSubstr(c.expected), HasSubstr("found "),
-                                            HasSubstr(c.found)));
+    EXPECT_THAT(file.error().message, AllOf(HasSubstr("dir/x.safetensors: "), HasSubstr(c.expected),
+                                            HasSubstr("found "), HasSubstr(c.found)));
   }
 }
 
@@ -186,8 +195,10 @@ TEST_F(SafetensorsIndex, RefusesBrokenIndexes) {
   expect_error(R"({"weight_map":[]})", "weight_map: expected an object of tensor names, found sequence");
   expect_error(R"({"weight_map":{}})", "weight_map: expected at least one tensor, found none");
   expect_error(R"({"weight_map")", "line 1");
-  expect_error(R"({"weight_map":{"a.weight":3}})", "tensor a.weight: expected the name of a shard in the same folder, found integer");
-  expect_error(R"({"weight_map":{"a.weight":"../one.safetensors"}})", "expected the name of a shard in the same folder");
+  expect_error(R"({"weight_map":{"a.weight":3}})",
+               "tensor a.weight: expected the name of a shard in the same folder, found integer");
+  expect_error(R"({"weight_map":{"a.weight":"../one.safetensors"}})",
+               "expected the name of a shard in the same folder");
   expect_error(R"({"weight_map":{"a.weight":"three.safetensors"}})",
                "shard three.safetensors: expected it in the same folder, found no such file");
   expect_error(R"({"weight_map":{"a.weight":"one.safetensors","c":"two.safetensors"}})",
@@ -201,7 +212,8 @@ TEST_F(SafetensorsIndex, RefusesBrokenIndexes) {
 TEST_F(SafetensorsIndex, ANameInTwoShardsIsAnError) {
   write_file(dir_.file("three.safetensors"), safetensors_bytes(FileTensors{{"model.b", two_tensors()["b"]}}));
   expect_error(R"({"weight_map":{"b":"two.safetensors","model.b":"three.safetensors"}})",
-               "tensor b: expected it once, with or without the prefix model., found it in two.safetensors and in three.safetensors");
+               "tensor b: expected it once, with or without the prefix model., found it in three.safetensors and in "
+               "two.safetensors");
 }
 
 TEST_F(SafetensorsIndex, ABrokenShardIsNamed) {
@@ -217,11 +229,13 @@ TEST(Safetensors, NothingThereIsNotFound) {
     const Result<Safetensors> r = Safetensors::open(path);
     ASSERT_FALSE(r);
     EXPECT_EQ(r.error().code, Errc::kNotFound);
-    EXPECT_THAT(r.error().message, AllOf(HasSubstr(path), HasSubstr("expected model.safetensors.index.json or model.safetensors")));
+    EXPECT_THAT(r.error().message,
+                AllOf(HasSubstr(path), HasSubstr("expected model.safetensors.index.json or model.safetensors")));
   }
 }
 
-// Flipped, inserted and removed bytes, mostly in the header: never a crash, and whatever opens has its tensors inside the file.
+// Flipped, inserted and removed bytes, mostly in the header: never a crash, and whatever opens has its tensors inside
+// the file.
 TEST(Safetensors, AnyBytesAreSafe) {
   constexpr uint32_t kSeed = 20260729;
   std::mt19937 random(kSeed);
@@ -233,10 +247,18 @@ TEST(Safetensors, AnyBytesAreSafe) {
     for (int e = 0; e < edits && !bytes.empty(); ++e) {
       const size_t at = random() % bytes.size();
       switch (random() % 4) {
-        case 0: bytes[at] = static_cast<char>(random()); break;
-        case 1: bytes[at] = "0123456789[]{},:\"-"[random() % 18]; break;
-        case 2: bytes.erase(at, 1 + random() % 4); break;
-        default: bytes.insert(at, 1, "0123456789[]{},:\"\\"[random() % 18]); break;
+        case 0:
+          bytes[at] = static_cast<char>(random());
+          break;
+        case 1:
+          bytes[at] = "0123456789[]{},:\"-"[random() % 18];
+          break;
+        case 2:
+          bytes.erase(at, 1 + random() % 4);
+          break;
+        default:
+          bytes.insert(at, 1, "0123456789[]{},:\"\\"[random() % 18]);
+          break;
       }
     }
     const Result<Safetensors> file = Safetensors::from_memory(as_bytes(bytes), "x");

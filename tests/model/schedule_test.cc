@@ -114,7 +114,8 @@ TEST(Schedule, AHandMadeConfigIsChecked) {
   config.kv_source_layer_ids = {1, 77};
   const Result<Schedule> schedule = make_schedule(config);
   ASSERT_FALSE(schedule);
-  EXPECT_THAT(schedule.error().message, ::testing::HasSubstr("kv_source_layer_ids[1]: expected a layer from 0 to 5, found 77"));
+  EXPECT_THAT(schedule.error().message,
+              ::testing::HasSubstr("kv_source_layer_ids[1]: expected a layer from 0 to 5, found 77"));
 }
 
 }  // namespace

@@ -92,7 +92,8 @@ inline void erase(Json& object, std::string_view key) {
   std::erase_if(object.as_object(), [&](const JsonMember& m) { return m.key == key; });
 }
 
-// Sets a field of the config, "a.b" inside the object a; a field of the language model is found where it lies. "-" erases.
+// Sets a field of the config, "a.b" inside the object a; a field of the language model is found where it lies. "-"
+// erases.
 inline void edit(Json& root, std::string_view path, std::string_view value) {
   Json* object = &root;
   const size_t dot = path.find('.');
@@ -196,8 +197,8 @@ inline std::string vectors_dir() {
   return set != nullptr ? set : DI_TEST_VECTORS;
 }
 
-#define DI_NEED_VECTORS(folder)                                                                            \
-  if (!std::filesystem::exists(folder)) {                                                                  \
+#define DI_NEED_VECTORS(folder)                                                                               \
+  if (!std::filesystem::exists(folder)) {                                                                     \
     GTEST_SKIP() << "reference vectors not found at " << (folder) << " (set DEEPINFER_VECTORS to have them)"; \
   }
 

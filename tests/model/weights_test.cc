@@ -5,10 +5,10 @@
 namespace di::model::tests {
 namespace {
 
+using kernels::WeightFormat;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using kernels::WeightFormat;
 
 class Checkpoint {
  public:
@@ -151,7 +151,8 @@ TEST(Weights, TokenTablesAreCheckedAndNarrowed) {
   t.data[8 * 11] = 4;
   const Result<ModelWeights> w = c.bind();
   ASSERT_FALSE(w);
-  EXPECT_THAT(w.error().message, HasSubstr("tensor layers.0.ffn.gate.tid2eid: expected expert ids from 0 to 3, found 4 for token 5"));
+  EXPECT_THAT(w.error().message,
+              HasSubstr("tensor layers.0.ffn.gate.tid2eid: expected expert ids from 0 to 3, found 4 for token 5"));
 }
 
 struct Broken {
@@ -164,55 +165,61 @@ struct Broken {
 
 TEST(Weights, EveryBrokenTensorIsNamed) {
   const std::vector<Broken> cases = {
-      {"missing", [](FileTensors& t) { t.erase("layers.2.attn_norm.weight"); }, "layers.2.attn_norm.weight", "BF16 [64]",
-       "no such tensor (1 of"},
-      {"missing global", [](FileTensors& t) { t.erase("head.weight"); }, "head.weight", "BF16 [96, 64]", "no such tensor"},
+      {"missing", [](FileTensors& t) { t.erase("layers.2.attn_norm.weight"); }, "layers.2.attn_norm.weight",
+       "BF16 [64]", "no such tensor (1 of"},
+      {"missing global", [](FileTensors& t) { t.erase("head.weight"); }, "head.weight", "BF16 [96, 64]",
+       "no such tensor"},
       {"missing draft tensor", [](FileTensors& t) { t.erase("mtp.1.norm.weight"); }, "mtp.1.norm.weight", "BF16 [64]",
        "no such tensor"},
       {"weight without scale", [](FileTensors& t) { t.erase("layers.0.attn.wkv.scale"); }, "layers.0.attn.wkv.weight",
        "its scale layers.0.attn.wkv.scale F8_E8M0 [1, 2]", "no such tensor"},
       {"expert without scale", [](FileTensors& t) { t.erase("layers.4.ffn.experts.2.w3.scale"); },
-       "layers.4.ffn.experts.2.w3.weight", "its scale layers.4.ffn.experts.2.w3.scale F8_E8M0 [32, 2]", "no such tensor"},
+       "layers.4.ffn.experts.2.w3.weight", "its scale layers.4.ffn.experts.2.w3.scale F8_E8M0 [32, 2]",
+       "no such tensor"},
       {"scale without weight", [](FileTensors& t) { t["layers.0.attn.extra.scale"] = zeros("F8_E8M0", 1, {1, 1}); },
        "layers.0.attn.extra.scale", "its weight layers.0.attn.extra.weight", "no such tensor"},
       {"scale of a plain weight", [](FileTensors& t) { t["embed.scale"] = zeros("F8_E8M0", 1, {3, 2}); }, "embed.scale",
        "no scale of embed.weight, which is BF16", "F8_E8M0 [3, 2]"},
-      {"unknown FP8 weight without scale", [](FileTensors& t) { t["x.weight"] = zeros("F8_E4M3", 1, {2, 2}); }, "x.weight",
-       "its scale x.scale", "no such tensor"},
-      {"missing expert", [](FileTensors& t) {
+      {"unknown FP8 weight without scale", [](FileTensors& t) { t["x.weight"] = zeros("F8_E4M3", 1, {2, 2}); },
+       "x.weight", "its scale x.scale", "no such tensor"},
+      {"missing expert",
+       [](FileTensors& t) {
          for (const char* part : {"w1", "w2", "w3"}) {
            t.erase(fmt::format("layers.5.ffn.experts.3.{}.weight", part));
            t.erase(fmt::format("layers.5.ffn.experts.3.{}.scale", part));
          }
-       }, "layers.5.ffn.experts.3.w1.weight", "I8 [32, 32]", "no such tensor (3 of"},
-      {"wrong dtype", [](FileTensors& t) { t["norm.weight"] = zeros("F16", 2, {64}); }, "norm.weight", "BF16 [64]", "F16 [64]"},
-      {"F32 where BF16 is declared", [](FileTensors& t) { t["norm.weight"] = zeros("F32", 4, {64}); }, "norm.weight", "BF16 [64]",
-       "F32 [64]"},
+       },
+       "layers.5.ffn.experts.3.w1.weight", "I8 [32, 32]", "no such tensor (3 of"},
+      {"wrong dtype", [](FileTensors& t) { t["norm.weight"] = zeros("F16", 2, {64}); }, "norm.weight", "BF16 [64]",
+       "F16 [64]"},
+      {"F32 where BF16 is declared", [](FileTensors& t) { t["norm.weight"] = zeros("F32", 4, {64}); }, "norm.weight",
+       "BF16 [64]", "F32 [64]"},
       {"BF16 where FP8 is declared", [](FileTensors& t) { t["layers.0.attn.wkv.weight"] = zeros("BF16", 2, {32, 64}); },
        "layers.0.attn.wkv.weight", "F8_E4M3 [32, 64]", "BF16 [32, 64]"},
       {"U8 experts", [](FileTensors& t) { t["layers.0.ffn.experts.0.w1.weight"].dtype = "U8"; },
        "layers.0.ffn.experts.0.w1.weight", "I8 [32, 32]", "U8 [32, 32]"},
       {"unpacked experts", [](FileTensors& t) { t["layers.0.ffn.experts.0.w1.weight"] = zeros("I8", 1, {32, 64}); },
        "layers.0.ffn.experts.0.w1.weight", "I8 [32, 32]", "I8 [32, 64]"},
-      {"HC tensor not F32", [](FileTensors& t) { t["layers.0.hc_attn_fn"] = zeros("BF16", 2, {8, 128}); }, "layers.0.hc_attn_fn",
-       "F32 [8, 128]", "BF16 [8, 128]"},
-      {"HC base not F32", [](FileTensors& t) { t["mtp.0.hc_ffn_base"] = zeros("F64", 8, {8}); }, "mtp.0.hc_ffn_base", "F32 [8]",
-       "F64 [8]"},
-      {"sink not F32", [](FileTensors& t) { t["layers.3.attn.attn_sink"] = zeros("BF16", 2, {4}); }, "layers.3.attn.attn_sink",
-       "F32 [4]", "BF16 [4]"},
+      {"HC tensor not F32", [](FileTensors& t) { t["layers.0.hc_attn_fn"] = zeros("BF16", 2, {8, 128}); },
+       "layers.0.hc_attn_fn", "F32 [8, 128]", "BF16 [8, 128]"},
+      {"HC base not F32", [](FileTensors& t) { t["mtp.0.hc_ffn_base"] = zeros("F64", 8, {8}); }, "mtp.0.hc_ffn_base",
+       "F32 [8]", "F64 [8]"},
+      {"sink not F32", [](FileTensors& t) { t["layers.3.attn.attn_sink"] = zeros("BF16", 2, {4}); },
+       "layers.3.attn.attn_sink", "F32 [4]", "BF16 [4]"},
       {"router bias not F32", [](FileTensors& t) { t["layers.3.ffn.gate.bias"] = zeros("BF16", 2, {4}); },
        "layers.3.ffn.gate.bias", "F32 [4]", "BF16 [4]"},
       {"transposed", [](FileTensors& t) { t["layers.0.attn.wkv.weight"].shape = {64, 32}; }, "layers.0.attn.wkv.weight",
        "F8_E4M3 [32, 64]", "F8_E4M3 [64, 32]"},
-      {"wrong rank", [](FileTensors& t) { t["layers.0.attn_norm.weight"].shape = {1, 64}; }, "layers.0.attn_norm.weight",
-       "BF16 [64]", "BF16 [1, 64]"},
+      {"wrong rank", [](FileTensors& t) { t["layers.0.attn_norm.weight"].shape = {1, 64}; },
+       "layers.0.attn_norm.weight", "BF16 [64]", "BF16 [1, 64]"},
       {"wrong scale shape", [](FileTensors& t) { t["layers.0.attn.wkv.scale"] = zeros("F8_E8M0", 1, {2, 2}); },
        "layers.0.attn.wkv.scale", "F8_E8M0 [1, 2]", "F8_E8M0 [2, 2]"},
       {"wrong scale dtype", [](FileTensors& t) { t["layers.0.attn.wkv.scale"] = zeros("F32", 4, {1, 2}); },
        "layers.0.attn.wkv.scale", "F8_E8M0 [1, 2]", "F32 [1, 2]"},
       {"too few table rows", [](FileTensors& t) { t["layers.1.engram.embed.weight"] = zeros("F8_E4M3", 1, {303, 32}); },
        "layers.1.engram.embed.weight", "F8_E4M3 [304, 32]", "F8_E4M3 [303, 32]"},
-      {"separate hyper-connection norm", [](FileTensors& t) { t["layers.0.hc_attn_norm.weight"] = zeros("BF16", 2, {128}); },
+      {"separate hyper-connection norm",
+       [](FileTensors& t) { t["layers.0.hc_attn_norm.weight"] = zeros("BF16", 2, {128}); },
        "layers.0.hc_attn_norm.weight", "norms folded into hc_*_fn", "a separate norm"},
   };
   for (const Broken& b : cases) {
@@ -225,8 +232,9 @@ TEST(Weights, EveryBrokenTensorIsNamed) {
       continue;
     }
     EXPECT_EQ(w.error().code, Errc::kCorruption);
-    EXPECT_THAT(w.error().message, AllOf(HasSubstr("model.safetensors: "), HasSubstr(fmt::format("tensor {}: expected ", b.tensor)),
-                                         HasSubstr(b.expected), HasSubstr(fmt::format("found {}", b.found))));
+    EXPECT_THAT(w.error().message,
+                AllOf(HasSubstr("model.safetensors: "), HasSubstr(fmt::format("tensor {}: expected ", b.tensor)),
+                      HasSubstr(b.expected), HasSubstr(fmt::format("found {}", b.found))));
     EXPECT_EQ(w.error().message.find('\n'), std::string::npos);
   }
 }
@@ -245,8 +253,9 @@ TEST(Weights, UnknownTensorsAreReported) {
 
 TEST(Weights, BindsTheVisionTower) {
   Json root = parse(kSmallV41);
-  edit(root, "vision_config",
-       R"({"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48, "patch_size": 2,
+  edit(
+      root, "vision_config",
+      R"({"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48, "patch_size": 2,
            "rope_theta": 10000, "downsample_ratio": 3, "max_image_tokens": 16, "min_pixels": 64, "max_wh_ratio": null})");
   Checkpoint c(to_json(root));
   const Result<ModelWeights> w = c.bind();
