@@ -427,7 +427,7 @@ bool mentions_json(const Conversation& conversation) {
 ApiResult<ConvertedRequest> convert_parsed_request(Api api, const Json& body, const CodecOptions& options) {
   switch (api) {
     case Api::kChat: return api::convert_chat(body, options);
-    case Api::kResponses: break;
+    case Api::kResponses: return api::convert_responses(body, options);
     case Api::kMessages: return api::convert_messages(body, options);
   }
   return api::bad_request("this API is not served");
