@@ -42,6 +42,10 @@ std::string count_text(int64_t n) {
   return scaled(static_cast<double>(n), {"", " K", " M", " B", " T"}, 1000.0);
 }
 
+std::string counted(int64_t n, std::string_view what) {
+  return fmt::format("{} {}{}", grouped(n), what, n == 1 ? "" : "s");
+}
+
 std::string bytes_text(int64_t n) {
   return scaled(static_cast<double>(n), {" B", " KB", " MB", " GB", " TB"}, 1000.0);
 }
@@ -79,9 +83,11 @@ std::string owns(const LayerPlan& p) {
 // What the layer table shows of a layer; equal neighbours share a line.
 std::string layer_line(const LayerPlan& p) {
   const auto layer_or_dash = [](int32_t l) { return l < 0 ? std::string("-") : std::to_string(l); };
-  return fmt::format("{:<8} {:>3}  {:>3}  {:>9}  {:>4} of {:<5} {}", to_string(p.kind), p.ratio,
-                     layer_or_dash(p.kv_source), layer_or_dash(p.index_source), p.experts_per_token, p.n_experts,
-                     owns(p));
+  std::string line =
+      fmt::format("{:<8} {:>3}  {:>3}  {:>9}  {:>4} of {:<5} {}", to_string(p.kind), p.ratio,
+                  layer_or_dash(p.kv_source), layer_or_dash(p.index_source), p.experts_per_token, p.n_experts, owns(p));
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line;
 }
 
 void text_layers(std::string& out, const Report& r) {
@@ -136,8 +142,8 @@ void text_memory(std::string& out, const Report& r) {
                  to_string(l.swa_format), r.config.sliding_window, l.options.max_backtracking);
   fmt::format_to(to, "state          {} bytes of open groups and {} bytes of look-back per sequence\n",
                  grouped(p.compressor_state_bytes), grouped(p.engram_history_bytes));
-  fmt::format_to(to, "\nplan           {} sequences of {} tokens\n", grouped(r.options.sequences),
-                 grouped(r.options.context));
+  fmt::format_to(to, "\nplan           {} of {}\n", counted(r.options.sequences, "sequence"),
+                 counted(r.options.context, "token"));
   const auto line = [&to](std::string_view what, int64_t bytes, const std::string& why) {
     fmt::format_to(to, "  {:<12} {:>20}  {:>9}  {}\n", what, grouped(bytes), bytes_text(bytes), why);
   };
@@ -161,9 +167,10 @@ std::string text_report(const Report& r) {
   if (r.checkpoint == nullptr) {
     fmt::format_to(to, "weights        none here: sizes are those the config declares\n");
   } else {
-    fmt::format_to(to, "weights        {} bytes in {} files, {} tensors, every declared tensor checked\n",
-                   grouped(r.checkpoint->file_bytes()), r.checkpoint->files().size(),
-                   grouped(static_cast<int64_t>(r.checkpoint->tensors().size())));
+    fmt::format_to(to, "weights        {} bytes in {}, {}, every declared tensor checked\n",
+                   grouped(r.checkpoint->file_bytes()),
+                   counted(static_cast<int64_t>(r.checkpoint->files().size()), "file"),
+                   counted(static_cast<int64_t>(r.checkpoint->tensors().size()), "tensor"));
     if (r.copied_bytes > 0)
       fmt::format_to(to, "copied         {} bytes (unaligned in the file, or converted)\n", grouped(r.copied_bytes));
     for (const std::string& name : r.unknown) fmt::format_to(to, "unknown        {}\n", name);
@@ -292,6 +299,7 @@ Result<std::string> inspect_report(const ModelConfig& config, const Safetensors*
 
 Result<std::string> inspect_folder(const std::string& folder, const InspectOptions& options) {
   const ModelConfig config = DI_TRY(load_config(folder));
+  if (folder.ends_with(".json")) return inspect_report(config, nullptr, options);
   Result<Safetensors> checkpoint = Safetensors::open(folder);
   if (!checkpoint && checkpoint.error().code != Errc::kNotFound) return std::unexpected(std::move(checkpoint).error());
   // A missing shard is a broken checkpoint, not an absent one.

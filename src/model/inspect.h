@@ -20,7 +20,8 @@ struct InspectOptions {
 Result<std::string> inspect_report(const ModelConfig& config, const Safetensors* checkpoint,
                                    const InspectOptions& options);
 
-// Opens a model folder (config.json, and the weights when there are some) and reports.
+// Opens a model folder (config.json, and the weights when there are some) and reports; the path of a config.json alone
+// reports from it without weights.
 Result<std::string> inspect_folder(const std::string& folder, const InspectOptions& options);
 
 }  // namespace di::model

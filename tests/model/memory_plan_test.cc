@@ -138,6 +138,8 @@ TEST(Inspect, ReportsTheRealConfigWithoutWeights) {
   EXPECT_THAT(*text, AllOf(HasSubstr("3-7      reuse      2    2          2"),
                            HasSubstr("24       reindex    1   20         24")));
 
+  EXPECT_EQ(*inspect_folder(flash_path(), o), *text);  // the file alone
+
   o.json = true;
   const Result<Json> json = parse_json(*inspect_folder(dir.path(), o));
   ASSERT_TRUE(json) << json.error().message;
