@@ -98,7 +98,7 @@ def test_running_requests_finish_before_the_end(start):
 
 
 def test_not_ready_while_draining(start):
-    server = start()
+    server = start("--drain-delay", "2s")
     with server.connect() as connection:
         connection.send(post(CHAT, server.endless(stream=True)))
         connection.read_until(b"data: ")
@@ -111,7 +111,7 @@ def test_not_ready_while_draining(start):
 
 
 def test_a_second_signal_ends_it_at_once(start):
-    server = start()
+    server = start("--drain-delay", "60s")
     with server.connect() as connection:
         connection.send(post(CHAT, server.endless(stream=True)))
         connection.read_until(b"data: ")
