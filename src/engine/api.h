@@ -90,7 +90,8 @@ struct Output {
   int32_t choice = 0;
   std::vector<OutputToken> tokens;
   FinishReason finish = FinishReason::kNone;
-  Error error;  // of kError: kDeadlineExceeded, kCancelled (engine stopped), kInternal
+  Error error;  // of kError: kDeadlineExceeded, kResourceExhausted (waited too long), kUnavailable (engine stopped),
+                // kInternal
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // of the prompt, taken from a cache
   int64_t output_tokens = 0;  // so far, this choice, without the stop token
@@ -155,6 +156,8 @@ class EngineApi {
 
   // Ends every unfinished choice with kAborted before the next step. Unknown and finished ids are ignored.
   virtual void cancel(RequestId id) = 0;
+  // The same for one choice.
+  virtual void cancel(RequestId id, int32_t choice) = 0;
 
   virtual EngineStats stats() const = 0;
 };

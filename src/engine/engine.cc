@@ -111,7 +111,11 @@ std::expected<RequestId, Rejection> Engine::submit(GenerateRequest request, Outp
 }
 
 void Engine::cancel(RequestId id) {
-  commands_.push(Cancel{id});
+  commands_.push(Cancel{id, -1});
+}
+
+void Engine::cancel(RequestId id, int32_t choice) {
+  commands_.push(Cancel{id, choice});
 }
 
 EngineStats Engine::stats() const {
@@ -145,8 +149,9 @@ void Engine::take_commands() {
       add_request(std::move(*request));
       continue;
     }
-    const auto it = requests_.find(std::get<Cancel>(command).id.v);
-    if (it != requests_.end()) end_request(*it->second, FinishReason::kAborted);
+    const Cancel cancel = std::get<Cancel>(command);
+    const auto it = requests_.find(cancel.id.v);
+    if (it != requests_.end()) end_request(*it->second, FinishReason::kAborted, {}, cancel.choice);
   }
 }
 
@@ -179,7 +184,7 @@ void Engine::end_expired() {
       expired.emplace_back(request.get(),
                            Error{Errc::kDeadlineExceeded, "the request took longer than its time limit"});
     } else if (request->queued && spec.queue_deadline_ns > 0 && now >= spec.queue_deadline_ns) {
-      expired.emplace_back(request.get(), Error{Errc::kUnavailable, "the request waited too long in the queue"});
+      expired.emplace_back(request.get(), Error{Errc::kResourceExhausted, "the request waited too long in the queue"});
     }
   }
   for (const auto& [request, error] : expired) end_request(*request, FinishReason::kError, error);
@@ -191,10 +196,10 @@ void Engine::end_all(const Error& error) {
   for (Request* request : all) end_request(*request, FinishReason::kError, error);
 }
 
-void Engine::end_request(Request& request, FinishReason reason, const Error& error) {
+void Engine::end_request(Request& request, FinishReason reason, const Error& error, int32_t choice) {
   std::vector<Sequence*> left;
   for (const auto& [id, seq] : sequences_) {
-    if (seq->request == &request) left.push_back(seq.get());
+    if (seq->request == &request && (choice < 0 || seq->choice == choice)) left.push_back(seq.get());
   }
   std::sort(left.begin(), left.end(), [](const Sequence* a, const Sequence* b) { return a->choice < b->choice; });
   for (Sequence* seq : left) finish(*seq, {}, reason, error);  // the last one frees `request`

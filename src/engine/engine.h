@@ -43,11 +43,13 @@ class Engine final : public EngineApi {
   const EngineInfo& info() const override { return info_; }
   std::expected<RequestId, Rejection> submit(GenerateRequest request, OutputSink sink) override;
   void cancel(RequestId id) override;
+  void cancel(RequestId id, int32_t choice) override;
   EngineStats stats() const override;
 
  private:
   struct Cancel {
     RequestId id;
+    int32_t choice = -1;  // -1: all
   };
   using Command = std::variant<std::unique_ptr<Request>, Cancel>;
 
@@ -74,7 +76,7 @@ class Engine final : public EngineApi {
   void mark_scheduled(Sequence& seq, int64_t now_ns);
   void emit(Sequence& seq, std::vector<OutputToken> tokens, FinishReason finish, Error error = {});
   void finish(Sequence& seq, std::vector<OutputToken> tokens, FinishReason reason, Error error = {});
-  void end_request(Request& request, FinishReason reason, const Error& error = {});
+  void end_request(Request& request, FinishReason reason, const Error& error = {}, int32_t choice = -1);
   void publish_stats();
   void check_invariants() const;
   Sequence& sequence(uint64_t id) { return *sequences_.at(id); }

@@ -1,0 +1,136 @@
+#include "cli/local_client.h"
+
+#include <condition_variable>
+#include <mutex>
+
+#include "base/queue.h"
+
+namespace di::cli {
+namespace {
+
+server::HttpRequest chat_request(const server::App& app, std::string body) {
+  server::HttpRequest request;
+  request.method = "POST";
+  request.path = "/v1/chat/completions";
+  request.headers = {{"Content-Type", "application/json"}};
+  request.body = std::move(body);
+  request.id = server::random_hex32();
+  request.received_ns = app.clock().now_ns();
+  return request;
+}
+
+class WholeExchange final : public server::Exchange {
+ public:
+  WholeExchange(server::HttpRequest request, std::function<void(LocalAnswer)> done)
+      : request_(std::move(request)), done_(std::move(done)) {}
+  const server::HttpRequest& request() const override { return request_; }
+  void reply(server::HttpResponse response) override { finish(response.status, std::move(response.body)); }
+  void begin_stream(server::HttpResponse response, std::string) override {
+    const std::lock_guard lock(mutex_);
+    status_ = response.status;
+    text_ = std::move(response.body);
+  }
+  bool write(std::string_view bytes) override {
+    const std::lock_guard lock(mutex_);
+    text_ += bytes;
+    return true;
+  }
+  void end_stream() override { finish(status_, std::move(text_)); }
+  void on_disconnect(std::function<void()>) override {}
+
+ private:
+  void finish(int status, std::string body) {
+    if (done_) std::exchange(done_, nullptr)(LocalAnswer{status, request_.id, std::move(body)});
+  }
+
+  const server::HttpRequest request_;
+  std::function<void(LocalAnswer)> done_;
+  std::mutex mutex_;  // guards the members below
+  int status_ = 0;
+  std::string text_;
+};
+
+// Events as they come, through a queue to the thread that reads them.
+class StreamExchange final : public server::Exchange {
+ public:
+  explicit StreamExchange(server::HttpRequest request) : request_(std::move(request)) {}
+  const server::HttpRequest& request() const override { return request_; }
+  void reply(server::HttpResponse response) override {
+    queue_.push(std::move(response.body));
+    queue_.close();
+  }
+  void begin_stream(server::HttpResponse response, std::string) override { write(response.body); }
+  bool write(std::string_view bytes) override { return bytes.empty() || queue_.push(std::string(bytes)); }
+  void end_stream() override { queue_.close(); }
+  void on_disconnect(std::function<void()> callback) override {
+    const std::lock_guard lock(mutex_);
+    on_disconnect_ = std::move(callback);
+  }
+
+  std::optional<std::string> next() { return queue_.pop(); }
+  void leave() {
+    std::function<void()> callback;
+    {
+      const std::lock_guard lock(mutex_);
+      callback = std::move(on_disconnect_);
+    }
+    if (callback) callback();
+  }
+
+ private:
+  const server::HttpRequest request_;
+  Queue<std::string> queue_;
+  std::mutex mutex_;  // guards on_disconnect_
+  std::function<void()> on_disconnect_;
+};
+
+std::string text_member(const Json& object, std::string_view key) {
+  const Json* value = object.find_value(key);
+  return value != nullptr && value->is_string() ? value->as_string() : std::string();
+}
+
+std::string error_text(const Json& event) {
+  const Json* error = event.find_value("error");
+  return error == nullptr ? std::string() : text_member(*error, "message");
+}
+
+}  // namespace
+
+void post_chat(server::App& app, std::string body, std::function<void(LocalAnswer)> done) {
+  app.handle(std::make_shared<WholeExchange>(chat_request(app, std::move(body)), std::move(done)));
+}
+
+ChatEnd stream_chat(server::App& app, const Json& body, const std::function<bool(const ChatDelta&)>& on_delta) {
+  const auto exchange = std::make_shared<StreamExchange>(chat_request(app, to_json(body)));
+  app.handle(exchange);
+  ChatEnd end;
+  bool left = false;
+  while (const std::optional<std::string> text = exchange->next()) {
+    std::string_view data = *text;
+    if (data.starts_with("data: ")) data.remove_prefix(6);
+    if (data.starts_with("[DONE]") || left) continue;
+    const Result<Json> event = parse_json(data);
+    if (!event) continue;
+    if (std::string message = error_text(*event); !message.empty()) {
+      end.error = std::move(message);
+      continue;
+    }
+    if (const Json* usage = event->find_value("usage")) end.usage = *usage;
+    const Json* choices = event->find_value("choices");
+    if (choices == nullptr || choices->size() == 0) continue;
+    const Json& choice = choices->as_array()[0];
+    if (std::string reason = text_member(choice, "finish_reason"); !reason.empty())
+      end.finish_reason = std::move(reason);
+    const Json* delta = choice.find_value("delta");
+    if (delta == nullptr) continue;
+    const std::string reasoning = text_member(*delta, "reasoning_content");
+    const std::string content = text_member(*delta, "content");
+    if ((reasoning.empty() && content.empty()) || on_delta({reasoning, content})) continue;
+    left = true;
+    end.finish_reason = "interrupted";
+    exchange->leave();
+  }
+  return end;
+}
+
+}  // namespace di::cli

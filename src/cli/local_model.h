@@ -1,0 +1,53 @@
+// A model folder made ready to answer requests in this process: tokenizer, weights, caches, engine.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "cli/options.h"
+#include "device/device.h"
+#include "engine/engine.h"
+#include "kernels/cpu/cpu.h"
+#include "server/app.h"
+
+namespace di::cli {
+
+// The folder to load: the one named, else DIR/models/tiny above the program or the working directory.
+std::string default_model_folder();
+
+// Names that requests may give: those asked for, else the model's own and the official ones (server.md §4.1).
+std::vector<std::string> served_names(const ModelOptions& options);
+
+// Members are in the order they are made; the engine goes first.
+struct LocalModel {
+  std::unique_ptr<ThreadPool> pool;
+  kernels::cpu::StreamPtr stream;
+  std::unique_ptr<device::Device> device;
+  codec::TokenizerRef tokenizer;
+  codec::CodecOptions codec;
+  std::string system_fingerprint;
+  std::string summary;  // one line for the log
+  std::unique_ptr<engine::Engine> engine;
+
+  server::Service service(const Clock& clock) const;
+};
+
+struct LoadError {
+  int exit_status = kFailed;
+  std::string message;
+};
+
+// `progress` hears the stage and the part done.
+std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
+    const ModelOptions& options, codec::ApiPolicy policy, const Clock& clock,
+    const std::function<void(double, std::string_view)>& progress = {});
+
+// What the model's Engram tables read of a tokenizer.
+std::vector<model::TokenText> token_texts(const codec::Tokenizer& tokenizer);
+
+}  // namespace di::cli

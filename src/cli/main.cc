@@ -1,0 +1,294 @@
+// The program deepinfer: subcommands and their options. Each subcommand is a file of its own; only this one sees the
+// command line and the environment (DEEPINFER_<OPTION> stands for an option that is not given).
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/log.h"
+#include "cli/local_model.h"
+#include "cli/options.h"
+
+namespace di::cli {
+namespace {
+
+struct LogOptions {
+  std::string level = "info";
+  std::string format = "auto";
+};
+
+struct Options {
+  LogOptions log;
+  ServeOptions serve;
+  ChatOptions chat;
+  ChatOptions run;
+  GenerateOptions generate;
+  InspectOptions inspect;
+};
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t next = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0U : 1U)});
+      diagonal = row[j];
+      row[j] = next;
+    }
+  }
+  return row[b.size()];
+}
+
+// The option or subcommand that the argument was probably meant to be; empty when nothing is near.
+std::string nearest_name(const CLI::App& app, std::string argument) {
+  argument = argument.substr(0, argument.find('='));
+  std::vector<std::string> names;
+  const CLI::App* at = &app;
+  for (;;) {
+    const std::vector<CLI::App*> parsed = at->get_subcommands();
+    if (parsed.empty()) break;
+    at = parsed.front();
+  }
+  for (const CLI::Option* option : at->get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const CLI::App* sub : at->get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(sub->get_name());
+  std::string best;
+  size_t distance = argument.size() / 2 + 1;
+  for (const std::string& name : names) {
+    if (const size_t d = edit_distance(argument, name); d < distance) {
+      distance = d;
+      best = name;
+    }
+  }
+  return best;
+}
+
+// "90s", "5m", "1h", "250ms", or a plain number of seconds, as milliseconds.
+CLI::Option* add_duration(CLI::App& app, const std::string& name, int64_t& target_ms, const std::string& help) {
+  const auto parse = [&target_ms](const std::string& text) {
+    char* end = nullptr;
+    const double n = std::strtod(text.c_str(), &end);
+    const std::string unit = end;
+    const double factor = unit == "ms"                  ? 1
+                          : unit.empty() || unit == "s" ? 1e3
+                          : unit == "m"                 ? 60e3
+                          : unit == "h"                 ? 3600e3
+                                                        : -1;
+    if (end == text.c_str() || factor < 0 || n < 0) return false;
+    target_ms = static_cast<int64_t>(n * factor);
+    return true;
+  };
+  return app
+      .add_option_function<std::string>(
+          name,
+          [parse, name](const std::string& text) {
+            if (!parse(text))
+              throw CLI::ValidationError(name, "`" + text + "` is no duration; expected a form like 90s, 5m or 250ms");
+          },
+          help)
+      ->type_name("DURATION");
+}
+
+void add_model_folder(CLI::App& app, std::string& folder, bool required) {
+  CLI::Option* option =
+      app.add_option("model", folder, "Model folder: config.json, *.safetensors, tokenizer.json")->type_name("DIR");
+  if (required) option->required();
+}
+
+void add_model_options(CLI::App& app, ModelOptions& o) {
+  app.add_option("--max-model-len", o.max_model_len, "Context: tokens of prompt and answer together (the model's own)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--max-num-seqs", o.max_num_seqs, "Sequences computed at once")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Rows per step")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--kv-memory", o.kv_memory,
+                 "Memory of the KV blocks and state slots, such as 2GiB (planned from the two above)")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE");
+  app.add_option("--numerics", o.numerics, "exact: fp32 activations; trained: the roundings of training")
+      ->check(CLI::IsMember({"exact", "trained"}))
+      ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--kv-quant", [&o](const std::string& v) { o.kv_quant = v == "on"; },
+         "Store KV in the trained formats (on) or as fp32 (off)")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->type_name("on|off");
+  app.add_option("--threads", o.threads, "Compute threads (all usable cores)")->check(CLI::Range(1, 1024));
+  app.add_option("--served-model-name", o.served_model_names, "Names that requests may give; the first is reported")
+      ->type_name("NAME");
+  app.add_flag("--reference-kernels", o.reference_kernels, "Use the plain operators that define the results (slow)")
+      ->group("Inspection");
+}
+
+void add_chat_options(CLI::App& app, ChatOptions& o) {
+  app.add_option("--system", o.system, "System prompt");
+  app.add_flag("--think,!--no-think", o.thinking, "Let the model reason before it answers");
+  app.add_option("--effort", o.effort, "Reasoning effort")->check(CLI::IsMember({"low", "medium", "high", "max"}));
+  app.add_option("--max-tokens", o.max_tokens, "Longest answer in tokens")->check(CLI::PositiveNumber);
+  app.add_option("--temperature", o.temperature, "0 is greedy")->check(CLI::Range(0.0, 2.0));
+  app.add_option("--seed", o.seed, "Same seed, same answer")->check(CLI::NonNegativeNumber);
+}
+
+void add_serve(CLI::App& root, ServeOptions& o) {
+  CLI::App& app = *root.add_subcommand("serve", "Answer requests over HTTP (OpenAI's Chat Completions)");
+  add_model_folder(app, o.model.folder, false);
+  app.add_option("--host", o.server.host, "Address to listen on")->capture_default_str();
+  app.add_option("--port", o.server.port, "Port to listen on; 0: any free one")->capture_default_str();
+  add_model_options(app, o.model);
+  app.add_option("--max-queue-size", o.model.max_queue_size, "Requests that may wait")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--max-queue-tokens", o.model.max_queue_tokens, "Prompt tokens that may wait; 0: any number")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option_function<std::string>(
+         "--api-policy",
+         [&o](const std::string& v) {
+           o.server.policy = v == "official" ? codec::ApiPolicy::kOfficial : codec::ApiPolicy::kExtended;
+         },
+         "extended accepts more than the official service does")
+      ->check(CLI::IsMember({"extended", "official"}))
+      ->type_name("NAME");
+  app.add_option("--max-n", o.server.max_n, "Largest n of a request")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--http-workers", o.server.worker_threads, "Threads for parsing, tokenising and writing")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  add_duration(app, "--max-queue-wait", o.server.max_queue_wait_ms, "Longest wait before the first step (10m); 0: any");
+  add_duration(app, "--request-timeout", o.server.request_timeout_ms, "Longest time for a whole request (30m); 0: any");
+  add_duration(app, "--drain-delay", o.drain_delay_ms,
+               "After a signal, time in which new requests are still taken (5s; none on a loopback address)");
+  add_duration(app, "--drain-timeout", o.server.drain_timeout_ms,
+               "After a signal, time for running requests to end (2m)");
+  add_duration(app, "--sse-keep-alive", o.server.http.keep_alive_ms,
+               "Silence in a stream before a comment is sent (10s); 0: never");
+  add_duration(app, "--slow-client-timeout", o.server.http.slow_client_timeout_ms,
+               "Time in which a client must read something (60s)");
+}
+
+void add_commands(CLI::App& root, Options& o) {
+  root.require_subcommand(1);
+  root.set_version_flag("--version", std::string("deepinfer ") + DI_VERSION);
+  root.add_option("--log-level", o.log.level, "trace, debug, info, warn, error or off")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
+      ->capture_default_str();
+  root.add_option("--log-format", o.log.format, "text, json, or auto: text on a terminal")
+      ->check(CLI::IsMember({"auto", "text", "json"}))
+      ->capture_default_str();
+  add_serve(root, o.serve);
+
+  CLI::App& chat = *root.add_subcommand("chat", "Talk to a model in the terminal");
+  add_model_folder(chat, o.chat.model.folder, false);
+  add_model_options(chat, o.chat.model);
+  add_chat_options(chat, o.chat);
+
+  CLI::App& run = *root.add_subcommand("run", "Answer one prompt and leave");
+  add_model_folder(run, o.run.model.folder, true);
+  run.add_option("prompt", o.run.prompt, "The question; absent or -: standard input")->type_name("TEXT");
+  add_model_options(run, o.run.model);
+  add_chat_options(run, o.run);
+
+  CLI::App& generate =
+      *root.add_subcommand("generate", "Answer a file of requests; a run that was ended goes on where it was");
+  generate.add_option("input", o.generate.input, "One request per line: OpenAI's Batch form or a bare chat body")
+      ->required()
+      ->type_name("IN.jsonl");
+  generate.add_option("output", o.generate.output, "One result per line, in the order they are ready")
+      ->required()
+      ->type_name("OUT.jsonl");
+  add_model_folder(generate, o.generate.model.folder, false);
+  add_model_options(generate, o.generate.model);
+  generate.add_option("--concurrency", o.generate.concurrency, "Requests in flight (twice --max-num-seqs)")
+      ->check(CLI::PositiveNumber);
+
+  CLI::App& model = *root.add_subcommand("model", "Look into checkpoints");
+  model.require_subcommand(1);
+  CLI::App& inspect = *model.add_subcommand("inspect", "Layers, tensors, parameters and a memory plan");
+  add_model_folder(inspect, o.inspect.folder, true);
+  inspect.add_option("--max-model-len,--context", o.inspect.context, "Plan for this many tokens per sequence")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  inspect.add_option("--max-num-seqs,--sequences", o.inspect.sequences, "Plan for this many sequences")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  inspect
+      .add_option_function<std::string>(
+          "--kv-quant", [&o](const std::string& v) { o.inspect.kv_quant = v == "on"; },
+          "Plan for the trained KV formats (on) or fp32 (off)")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->type_name("on|off");
+  inspect.add_flag("--json", o.inspect.json, "One JSON object instead of text");
+}
+
+// DEEPINFER_MAX_NUM_SEQS stands for --max-num-seqs, and so on.
+void bind_environment(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty()) continue;
+    std::string name = "DEEPINFER_" + option->get_lnames()[0];
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char c) { return c == '-' ? '_' : static_cast<char>(std::toupper(c)); });
+    if (name != "DEEPINFER_HELP" && name != "DEEPINFER_VERSION") option->envname(name);
+  }
+  for (CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) bind_environment(*sub);
+}
+
+void start_log(const LogOptions& options, bool quiet) {
+  LogConfig config;
+  const std::string levels[] = {"trace", "debug", "info", "warn", "error", "off"};
+  config.level =
+      static_cast<LogLevel>(std::find(std::begin(levels), std::end(levels), options.level) - std::begin(levels));
+  // Commands that print answers stay silent beside them.
+  if (quiet && options.level == "info") config.level = LogLevel::kWarn;
+  config.json = options.format == "json" || (options.format == "auto" && isatty(STDERR_FILENO) == 0);
+  configure_log(config);
+}
+
+int dispatch(const CLI::App& root, Options& o) {
+  const std::string name = root.get_subcommands().front()->get_name();
+  start_log(o.log, name != "serve");
+  for (ModelOptions* model : {&o.serve.model, &o.chat.model, &o.generate.model}) {
+    if (model->folder.empty()) model->folder = default_model_folder();
+  }
+  if (name == "serve") return serve(o.serve);
+  if (name == "chat") return chat(o.chat);
+  if (name == "run") return run(o.run);
+  if (name == "generate") return generate(o.generate);
+  return model_inspect(o.inspect);
+}
+
+}  // namespace
+
+int main_program(int argc, char** argv) {
+  CLI::App root("deepinfer: DeepSeek V4.1 Flash on CPUs, GPUs and clusters", "deepinfer");
+  Options options;
+  add_commands(root, options);
+  bind_environment(root);
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return root.exit(e);
+    std::string hint;
+    for (const std::string& argument : root.remaining(true)) {
+      if (const std::string near = nearest_name(root, argument); !near.empty()) hint += " Did you mean " + near + "?";
+    }
+    std::fprintf(stderr, "deepinfer: %s%s\n", e.what(), hint.c_str());
+    return kUsage;
+  }
+  return dispatch(root, options);
+}
+
+}  // namespace di::cli
+
+int main(int argc, char** argv) {
+  return di::cli::main_program(argc, argv);
+}

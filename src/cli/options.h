@@ -1,0 +1,74 @@
+// What the subcommands are told: filled from the command line and the environment (DEEPINFER_<OPTION>) by main.cc.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/app.h"
+
+namespace di::cli {
+
+// Exit statuses (server.md §12).
+inline constexpr int kOk = 0;
+inline constexpr int kFailed = 1;
+inline constexpr int kUsage = 2;
+inline constexpr int kBadModel = 3;
+inline constexpr int kNoMemory = 4;
+inline constexpr int kPortInUse = 5;
+
+struct ModelOptions {
+  std::string folder;
+  int32_t threads = 0;  // 0: the usable cores
+  std::string numerics = "exact";
+  bool kv_quant = true;
+  int64_t max_model_len = 0;
+  int32_t max_num_seqs = 16;
+  int32_t max_num_batched_tokens = 512;
+  uint64_t kv_memory = 0;  // bytes; 0: planned
+  int64_t max_queue_size = 4096;
+  int64_t max_queue_tokens = 0;
+  std::vector<std::string> served_model_names;
+  bool reference_kernels = false;  // slow twins instead of the fast operators
+};
+
+struct ServeOptions {
+  ModelOptions model;
+  server::ServerConfig server;
+  int64_t drain_delay_ms = -1;  // -1: 5 s where others can connect, none on loopback
+};
+
+struct ChatOptions {
+  ModelOptions model;
+  std::string prompt;
+  std::string system;
+  bool thinking = false;
+  std::string effort;
+  int32_t max_tokens = 0;   // 0: the model's default
+  double temperature = -1;  // < 0: the default
+  int64_t seed = -1;
+  bool json = false;  // run: the whole response object
+};
+
+struct GenerateOptions {
+  ModelOptions model;
+  std::string input;
+  std::string output;
+  int32_t concurrency = 0;  // requests in flight; 0: twice max_num_seqs
+};
+
+struct InspectOptions {
+  std::string folder;
+  int64_t context = 4096;
+  int32_t sequences = 1;
+  bool kv_quant = true;
+  bool json = false;
+};
+
+int serve(const ServeOptions& options);
+int chat(const ChatOptions& options);
+int run(const ChatOptions& options);
+int generate(const GenerateOptions& options);
+int model_inspect(const InspectOptions& options);
+
+}  // namespace di::cli

@@ -1,0 +1,140 @@
+#include "engine/model_runner.h"
+
+#include <algorithm>
+#include <climits>
+#include <optional>
+
+#include "engine/scheduler.h"
+#include "model/batch.h"
+#include "model/cache.h"
+#include "model/config.h"
+#include "model/memory_plan.h"
+#include "model/safetensors.h"
+#include "model/schedule.h"
+#include "model/weights.h"
+
+namespace di::engine {
+namespace {
+
+using namespace model;
+
+// Loaded once; the parts refer to each other, so it stays where it is.
+struct Parts {
+  ModelConfig config;
+  Schedule schedule;
+  std::unique_ptr<Safetensors> checkpoint;
+  ModelWeights weights;
+  std::optional<EngramTables> engram;
+};
+
+Result<std::unique_ptr<Parts>> load_parts(const std::string& folder,
+                                          const std::function<std::vector<TokenText>()>& texts) {
+  auto parts = std::make_unique<Parts>();
+  parts->config = DI_TRY(load_config(folder));
+  parts->schedule = DI_TRY(make_schedule(parts->config));
+  parts->checkpoint = std::make_unique<Safetensors>(DI_TRY(Safetensors::open(folder)));
+  parts->weights = DI_TRY(bind_weights(parts->config, parts->schedule, *parts->checkpoint));
+  if (!parts->config.engram_layer_ids.empty()) {
+    std::vector<TokenText> tokens;
+    if (!parts->config.engram_identity_map()) tokens = texts();
+    parts->engram = DI_TRY(make_engram_tables(parts->config, tokens));
+  }
+  return parts;
+}
+
+ForwardOptions forward_options(const ModelRunnerOptions& options) {
+  ForwardOptions out;
+  out.numerics = options.numerics;
+  return out;
+}
+
+class LoadedModelRunner final : public ModelRunner {
+ public:
+  LoadedModelRunner(std::unique_ptr<Parts> parts, KvCache cache, const KvPlan& plan, const ModelRunnerOptions& options,
+                    const ModelBackend& backend, int64_t max_positions)
+      : parts_(std::move(parts)),
+        cache_(std::move(cache)),
+        plan_(plan),
+        forward_(parts_->config, parts_->schedule, parts_->weights, backend.ops, backend.stream, backend.device,
+                 forward_options(options)) {
+    info_.vocab_size = parts_->config.vocab_size;
+    info_.eos_token_id = parts_->config.eos_token_id;
+    info_.max_positions = max_positions;
+    info_.block_tokens = cache_.layout().options.block_tokens;
+    info_.n_blocks = plan.n_blocks;
+    info_.n_slots = plan.n_slots;
+    info_.kv_dtype = cache_.layout().main_format == kernels::KvFormat::kE2m1E4m3    ? "fp4"
+                     : cache_.layout().main_format == kernels::KvFormat::kE4m3Ue8m0 ? "fp8"
+                                                                                    : "fp32";
+    info_.backend = backend.ops.name;
+  }
+
+  const RunnerInfo& info() const override { return info_; }
+  const KvPlan& kv_plan() const override { return plan_; }
+  const ModelConfig& config() const override { return parts_->config; }
+  int64_t weight_bytes() const override { return parts_->checkpoint->file_bytes(); }
+  std::string_view kv_dtype() const override { return info_.kv_dtype; }
+
+  Result<LogitsView> forward(std::span<const SequenceChunk> chunks, std::span<const SequenceTag>) override {
+    const EngramTables* engram = parts_->engram ? &*parts_->engram : nullptr;
+    DI_TRY(
+        build_batch(parts_->config, parts_->schedule, engram, TruncationRule::kVl, info_.block_tokens, chunks, batch_));
+    const ForwardResult result = forward_.run(batch_, cache_);
+    return LogitsView{static_cast<float*>(result.logits.data), result.logits.rows, result.logits.stride};
+  }
+
+ private:
+  std::unique_ptr<Parts> parts_;
+  KvCache cache_;
+  KvPlan plan_;
+  Forward forward_;
+  Batch batch_;
+  RunnerInfo info_;
+};
+
+}  // namespace
+
+Result<KvPlan> plan_kv(const CacheLayout& layout, int64_t max_positions, const ModelRunnerOptions& options) {
+  KvPlan plan;
+  plan.block_bytes = layout.block_bytes;
+  plan.slot_bytes = layout.slot_bytes;
+  plan.n_slots = options.max_num_seqs + 1;
+  const int64_t slot_bytes = int64_t{plan.n_slots} * plan.slot_bytes;
+  const int64_t sequence_blocks = blocks_for(max_positions, layout.options.block_tokens);
+  int64_t blocks = sequence_blocks * options.max_num_seqs;
+  const int64_t limit = options.kv_memory_bytes > 0 ? options.kv_memory_bytes : options.kv_memory_cap_bytes;
+  if (limit > 0 && plan.block_bytes > 0) {
+    const int64_t fitting = (limit - slot_bytes) / plan.block_bytes - 1;
+    if (options.kv_memory_bytes > 0) {
+      blocks = fitting;
+    } else {
+      blocks = std::clamp(fitting, std::min(sequence_blocks, blocks), blocks);
+    }
+  }
+  if (blocks < 1) {
+    return fail(Errc::kResourceExhausted,
+                "kv-memory is {} bytes; {} state slots of {} bytes and at least 2 blocks of {} bytes are needed",
+                options.kv_memory_bytes, plan.n_slots, plan.slot_bytes, plan.block_bytes);
+  }
+  plan.n_blocks = static_cast<int32_t>(std::min<int64_t>(blocks, INT32_MAX - 1)) + 1;
+  return plan;
+}
+
+Result<std::unique_ptr<ModelRunner>> load_model_runner(const std::string& folder, const ModelRunnerOptions& options,
+                                                       const ModelBackend& backend,
+                                                       const std::function<std::vector<TokenText>()>& texts) {
+  std::unique_ptr<Parts> parts = DI_TRY(load_parts(folder, texts));
+  int64_t positions = parts->config.max_position_embeddings;
+  if (options.max_model_len > positions) {
+    return fail(Errc::kInvalidRequest, "max-model-len is {}, the model has {} positions", options.max_model_len,
+                positions);
+  }
+  if (options.max_model_len > 0) positions = options.max_model_len;
+  const CacheOptions cache_form = cache_options(parts->config, PlanOptions{.kv_quant = options.kv_quant});
+  const CacheLayout layout = DI_TRY(make_cache_layout(parts->config, parts->schedule, cache_form));
+  const KvPlan plan = DI_TRY(plan_kv(layout, positions, options));
+  KvCache cache = DI_TRY(KvCache::create(backend.device, layout, plan.n_blocks, plan.n_slots));
+  return std::make_unique<LoadedModelRunner>(std::move(parts), std::move(cache), plan, options, backend, positions);
+}
+
+}  // namespace di::engine

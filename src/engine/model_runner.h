@@ -1,0 +1,59 @@
+// The model as a runner: checkpoint, caches and forward pass on one backend. The caller chooses the backend (operator
+// table, stream, device) and reads the tokenizer, which the engine does not know.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/runner.h"
+#include "model/engram.h"
+#include "model/forward.h"
+
+namespace di::engine {
+
+struct ModelRunnerOptions {
+  int32_t max_num_seqs = 16;
+  int64_t max_model_len = 0;    // 0: the model's positions
+  int64_t kv_memory_bytes = 0;  // Block KV and state slots; 0: all sequences at full length, within kv_memory_cap_bytes
+  int64_t kv_memory_cap_bytes = 0;  // of the default; 0: none. One sequence at full length is planned in any case
+  bool kv_quant = true;             // the formats of model.md §4.3; off: fp32
+  model::NumericMode numerics = model::NumericMode::kExact;
+};
+
+// What the caches take.
+struct KvPlan {
+  int32_t n_blocks = 0;  // with the null block
+  int32_t n_slots = 0;   // with the padding slot
+  int64_t block_bytes = 0;
+  int64_t slot_bytes = 0;
+  int64_t total_bytes() const { return int64_t{n_blocks} * block_bytes + int64_t{n_slots} * slot_bytes; }
+};
+
+// Error (kResourceExhausted): less memory than one sequence of one block needs; names the bytes.
+Result<KvPlan> plan_kv(const model::CacheLayout& layout, int64_t max_positions, const ModelRunnerOptions& options);
+
+struct ModelBackend {
+  const kernels::Ops& ops;
+  kernels::Stream& stream;
+  device::Device& device;
+};
+
+class ModelRunner : public Runner {
+ public:
+  virtual const KvPlan& kv_plan() const = 0;
+  virtual const model::ModelConfig& config() const = 0;
+  virtual int64_t weight_bytes() const = 0;  // mapped
+  virtual std::string_view kv_dtype() const = 0;
+};
+
+// Opens a model folder. `texts` gives the text of every token id of its tokenizer; it is called only when the model's
+// Engram tables need it. The backend must outlive the runner. Errors name file, tensor or field, expected and found.
+Result<std::unique_ptr<ModelRunner>> load_model_runner(const std::string& folder, const ModelRunnerOptions& options,
+                                                       const ModelBackend& backend,
+                                                       const std::function<std::vector<model::TokenText>()>& texts);
+
+}  // namespace di::engine

@@ -1,0 +1,117 @@
+#include "server/app.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "server/routes.h"
+
+namespace di::server {
+
+App::App(const ServerConfig& config, const Clock& clock)
+    : config_(config),
+      clock_(clock),
+      metrics_(config.served_model_names.at(0)),
+      workers_(std::make_unique<Workers>(config.worker_threads)) {}
+
+App::~App() = default;
+
+void App::set_progress(double fraction, std::string stage) {
+  metrics_.set_load_progress(fraction);
+  const std::lock_guard lock(mutex_);
+  progress_ = {fraction, std::move(stage)};
+}
+
+void App::set_ready(Service service) {
+  service_ = std::move(service);
+  metrics_.attach(*service_.engine);
+  set_progress(1.0, "ready");
+  loaded_.store(true);
+  Phase expected = Phase::kLoading;  // a drain that came first stays
+  phase_.compare_exchange_strong(expected, Phase::kReady);
+}
+
+const Service* App::service() const {
+  return loaded_.load() ? &service_ : nullptr;
+}
+
+App::Progress App::progress() const {
+  const std::lock_guard lock(mutex_);
+  return progress_;
+}
+
+void App::announce_drain() {
+  phase_.store(Phase::kDraining);
+}
+void App::refuse_new() {
+  phase_.store(Phase::kRefusing);
+}
+
+std::optional<ApiFailure> App::refusal() const {
+  if (phase_.load() == Phase::kRefusing)
+    return ApiFailure{ErrorKind::kDraining, "the server is shutting down", {}, {}, 5};
+  if (!loaded_.load()) return ApiFailure{ErrorKind::kNotReady, "the model is still loading", {}, {}, 2};
+  return std::nullopt;
+}
+
+void App::add_job(const std::shared_ptr<Job>& job) {
+  const std::lock_guard lock(mutex_);
+  if (jobs_.size() % 64 == 0) std::erase_if(jobs_, [](const std::weak_ptr<Job>& j) { return j.expired(); });
+  jobs_.push_back(job);
+}
+
+void App::abort_all() {
+  std::list<std::weak_ptr<Job>> jobs;
+  {
+    const std::lock_guard lock(mutex_);
+    jobs.swap(jobs_);
+  }
+  for (const std::weak_ptr<Job>& weak : jobs) {
+    if (const std::shared_ptr<Job> job = weak.lock())
+      job->abort({ErrorKind::kDraining, "the server is shutting down", {}, {}, 5});
+  }
+}
+
+void App::handle(const ExchangeRef& exchange) {
+  const RouteDecision decision = find_route(exchange->request());
+  if (decision.failure) {
+    HttpResponse response =
+        error_response(*decision.failure, error_family(exchange->request().path), exchange->request().id);
+    if (!decision.allow.empty()) response.headers.emplace_back("Allow", decision.allow);
+    metrics_.error(default_code(decision.failure->kind));
+    exchange->reply(std::move(response));
+    return;
+  }
+  const Route& route = *decision.route;
+  if (!route.blocking) {
+    route.handler(*this, exchange);
+    return;
+  }
+  workers_->post([this, &route, exchange] {
+    try {
+      route.handler(*this, exchange);
+    } catch (const std::exception& e) {
+      DI_LOG(kError, "request {}: {}", exchange->request().id, e.what());
+      reply_error(*exchange, {ErrorKind::kInternal, "internal error", {}, {}, 0});
+    }
+  });
+}
+
+void App::reply_error(Exchange& exchange, const ApiFailure& failure) {
+  const HttpRequest& request = exchange.request();
+  const HttpResponse response = error_response(failure, error_family(request.path), request.id);
+  metrics_.error(failure.code.empty() ? default_code(failure.kind) : std::string_view(failure.code));
+  const double seconds = static_cast<double>(clock_.now_ns() - request.received_ns) * 1e-9;
+  metrics_.request_done(request.path, response.status, seconds);
+  DI_LOG(kInfo, "{} {} {} -> {} {}", request.id, request.method, request.path, response.status,
+         failure.code.empty() ? default_code(failure.kind) : std::string_view(failure.code));
+  exchange.reply(response);
+}
+
+void App::reply_json(Exchange& exchange, std::string body, int status) {
+  HttpResponse response;
+  response.status = status;
+  response.body = std::move(body);
+  exchange.reply(std::move(response));
+}
+
+}  // namespace di::server

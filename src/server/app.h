@@ -1,0 +1,121 @@
+// The server's state and its requests: what is loaded, whether it takes new work, and which answers are under way.
+// `handle` is what the HTTP listener calls; routes.cc is the table of routes, chat.cc reads a chat request, chat_job.cc
+// answers it. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "codec/codec.h"
+#include "engine/api.h"
+#include "server/errors.h"
+#include "server/http_server.h"
+#include "server/server_metrics.h"
+#include "server/workers.h"
+
+namespace di::server {
+
+struct ServerConfig {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;
+  HttpLimits http;
+  std::vector<std::string> served_model_names;  // at least one; the first is reported
+  codec::ApiPolicy policy = codec::ApiPolicy::kExtended;
+  bool default_thinking = true;
+  int32_t worker_threads = 2;
+  int32_t max_n = 16;
+  int64_t max_messages = 16'384;
+  int64_t max_tools = 1'024;
+  int64_t max_stop_bytes = 1'024;
+  int64_t max_queue_wait_ms = 600'000;     // 0: no limit
+  int64_t request_timeout_ms = 1'800'000;  // 0: no limit
+  int64_t drain_delay_ms = 0;
+  int64_t drain_timeout_ms = 120'000;
+};
+
+// What is there once the model is loaded. Outlives every request.
+struct Service {
+  engine::EngineApi* engine = nullptr;
+  codec::TokenizerRef tokenizer;
+  codec::CodecOptions codec;  // with the served names
+  std::string system_fingerprint;
+  int64_t created = 0;  // Unix seconds
+};
+
+// An answer under way that drain can end.
+class Job {
+ public:
+  virtual ~Job() = default;
+  virtual void abort(const ApiFailure& failure) = 0;
+};
+
+class App {
+ public:
+  App(const ServerConfig& config, const Clock& clock);
+  ~App();
+  App(const App&) = delete;
+  App& operator=(const App&) = delete;
+
+  // Never blocks: long work goes to the workers.
+  void handle(const ExchangeRef& exchange);
+
+  void set_progress(double fraction, std::string stage);
+  // To take down: stop the listener, stop_workers(), destroy the engine, then app and listener.
+  void set_ready(Service service);
+  // Drain, in order (server.md §2.6): /readyz says so; new work is refused; what still runs is ended with an error.
+  void announce_drain();
+  void refuse_new();
+  void abort_all();
+  // Finishes the tasks that are queued; from then on nothing runs.
+  void stop_workers() { workers_->stop(); }
+
+  enum class Phase : uint8_t { kLoading, kReady, kDraining, kRefusing };
+  Phase phase() const { return phase_.load(); }
+  // Nothing while loading.
+  const Service* service() const;
+
+  // Why new work is not taken now, if so.
+  std::optional<ApiFailure> refusal() const;
+
+  void add_job(const std::shared_ptr<Job>& job);
+
+  struct Progress {
+    double fraction = 0;
+    std::string stage;
+  };
+  Progress progress() const;
+
+  const ServerConfig& config() const { return config_; }
+  const Clock& clock() const { return clock_; }
+  ServerMetrics& metrics() { return metrics_; }
+  Workers& workers() { return *workers_; }
+
+  // An error as the answer of a request that has none yet, with its metrics and log line.
+  void reply_error(Exchange& exchange, const ApiFailure& failure);
+  void reply_json(Exchange& exchange, std::string body, int status = 200);
+
+ private:
+  const ServerConfig config_;
+  const Clock& clock_;
+  ServerMetrics metrics_;
+  std::atomic<Phase> phase_{Phase::kLoading};
+  std::atomic<bool> loaded_{false};
+  Service service_;  // written once, before loaded_
+
+  mutable std::mutex mutex_;  // guards progress_ and jobs_
+  Progress progress_;
+  std::list<std::weak_ptr<Job>> jobs_;
+
+  std::unique_ptr<Workers> workers_;  // last: its tasks use all of the above
+};
+
+// chat.cc: one chat completion from its body to the last byte. Runs on a worker.
+void handle_chat_completions(App& app, const ExchangeRef& exchange);
+
+}  // namespace di::server

@@ -1,0 +1,29 @@
+// Fields of a chat request beyond the official API (server.md §4.1): what vLLM's and SGLang's clients and benchmark
+// tools send. The codec reads the rest.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "codec/tokenizer/tokenizer.h"
+#include "server/errors.h"
+
+namespace di::server {
+
+struct ChatExtras {
+  std::vector<int32_t> stop_token_ids;
+  bool ignore_eos = false;
+  int64_t min_tokens = 0;
+  double repetition_penalty = 1.0;
+  std::vector<int32_t> allowed_token_ids;
+  std::vector<std::vector<int32_t>> bad_words;  // each word alone and after a space
+};
+
+// Errors name the field. Fields that are known, would change the answer and are not offered are refused.
+std::expected<ChatExtras, ApiFailure> read_chat_extras(const Json& body, const codec::Tokenizer& tokenizer);
+
+}  // namespace di::server

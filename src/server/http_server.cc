@@ -1,0 +1,611 @@
+#include "server/http_server.h"
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/status.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+
+#include "base/log.h"
+#include "server/errors.h"
+
+namespace di::server {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using SteadyClock = std::chrono::steady_clock;
+constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
+constexpr size_t kPipelinedBytes = 64 << 10;  // read ahead while an answer is being written
+constexpr std::string_view kVersion = DI_VERSION;
+
+std::chrono::milliseconds ms(int64_t n) {
+  return std::chrono::milliseconds(n);
+}
+
+std::string head_text(const HttpResponse& response, std::string_view request_id, bool close, int http_minor,
+                      std::optional<size_t> length) {
+  std::string out =
+      fmt::format("HTTP/1.1 {} {}\r\n", response.status,
+                  std::string_view(http::obsolete_reason(http::int_to_status(static_cast<unsigned>(response.status)))));
+  if (!response.content_type.empty()) out += fmt::format("Content-Type: {}\r\n", response.content_type);
+  for (const auto& [name, value] : response.headers) out += fmt::format("{}: {}\r\n", name, value);
+  if (!request_id.empty()) out += fmt::format("X-Request-Id: {}\r\nrequest-id: {}\r\n", request_id, request_id);
+  out += fmt::format("X-DeepInfer-Version: {}\r\n", kVersion);
+  if (length) {
+    out += fmt::format("Content-Length: {}\r\n", *length);
+  } else if (http_minor >= 1) {
+    out += "Transfer-Encoding: chunked\r\n";
+  }
+  if (close) {
+    out += "Connection: close\r\n";
+  } else if (http_minor == 0) {
+    out += "Connection: keep-alive\r\n";
+  }
+  out += "\r\n";
+  return out;
+}
+
+// The answer as the handler gives it and the connection sends it. The mutex guards everything below it.
+class WireExchange final : public Exchange {
+ public:
+  WireExchange(HttpRequest request, int http_minor, bool close, size_t buffer_limit, std::function<void()> wake)
+      : request_(std::move(request)),
+        http_minor_(http_minor),
+        close_(close),
+        buffer_limit_(buffer_limit),
+        wake_(std::move(wake)) {}
+
+  const HttpRequest& request() const override { return request_; }
+
+  void reply(HttpResponse response) override {
+    const std::lock_guard lock(mutex_);
+    if (started_ || gone_) return;
+    started_ = ended_ = true;
+    status_ = response.status;
+    pending_ += head_text(response, request_.id, close_, http_minor_, response.body.size());
+    if (request_.method != "HEAD") pending_ += response.body;
+    wake_();
+  }
+
+  void begin_stream(HttpResponse response, std::string keep_alive) override {
+    const std::lock_guard lock(mutex_);
+    if (started_ || gone_) return;
+    started_ = streaming_ = true;
+    status_ = response.status;
+    if (http_minor_ == 0) close_ = true;
+    pending_ += head_text(response, request_.id, close_, http_minor_, std::nullopt);
+    keep_alive_ = std::move(keep_alive);
+    append_chunk(response.body);
+    wake_();
+  }
+
+  bool write(std::string_view bytes) override {
+    const std::lock_guard lock(mutex_);
+    if (gone_) return false;
+    if (!streaming_ || ended_) return true;
+    if (pending_.size() + bytes.size() > buffer_limit_) {
+      overflow_ = true;
+      wake_();
+      return false;
+    }
+    append_chunk(bytes);
+    wake_();
+    return true;
+  }
+
+  void end_stream() override {
+    const std::lock_guard lock(mutex_);
+    if (gone_ || !streaming_ || ended_) return;
+    ended_ = true;
+    if (http_minor_ >= 1) pending_ += "0\r\n\r\n";
+    wake_();
+  }
+
+  void on_disconnect(std::function<void()> callback) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (ended_) return;
+      if (!gone_) {
+        on_disconnect_ = std::move(callback);
+        return;
+      }
+    }
+    callback();
+  }
+
+  // ---- the connection's side ----
+  struct Taken {
+    std::string bytes;
+    bool ended = false;
+    bool streaming = false;
+    bool overflow = false;
+  };
+  Taken take() {
+    const std::lock_guard lock(mutex_);
+    Taken taken{std::move(pending_), ended_, streaming_, overflow_};
+    pending_.clear();
+    if (ended_) on_disconnect_ = nullptr;
+    return taken;
+  }
+  void set_close() {
+    const std::lock_guard lock(mutex_);
+    close_ = true;
+  }
+  bool close() const {
+    const std::lock_guard lock(mutex_);
+    return close_;
+  }
+  // Something a living client ignores and a dead one's kernel answers with a reset.
+  void probe() {
+    const std::lock_guard lock(mutex_);
+    if (ended_ || http_minor_ == 0) return;
+    if (!started_) {
+      pending_ += "HTTP/1.1 100 Continue\r\n\r\n";
+    } else if (streaming_) {
+      append_chunk(keep_alive_);
+    }
+    wake_();
+  }
+  void send_keep_alive() {
+    const std::lock_guard lock(mutex_);
+    if (streaming_ && !ended_) append_chunk(keep_alive_);
+  }
+  void disconnected() {
+    std::function<void()> callback;
+    {
+      const std::lock_guard lock(mutex_);
+      if (gone_) return;
+      gone_ = true;
+      pending_.clear();
+      if (!ended_) callback = std::move(on_disconnect_);
+      on_disconnect_ = nullptr;
+    }
+    if (callback) callback();
+  }
+
+ private:
+  void append_chunk(std::string_view bytes) {
+    if (bytes.empty()) return;
+    if (http_minor_ == 0) {
+      pending_ += bytes;
+      return;
+    }
+    fmt::format_to(std::back_inserter(pending_), "{:x}\r\n", bytes.size());
+    pending_ += bytes;
+    pending_ += "\r\n";
+  }
+
+  const HttpRequest request_;
+  const int http_minor_;
+  mutable std::mutex mutex_;
+  bool close_;
+  const size_t buffer_limit_;
+  const std::function<void()> wake_;
+  std::string pending_;
+  std::string keep_alive_;
+  int status_ = 0;
+  bool started_ = false;
+  bool streaming_ = false;
+  bool ended_ = false;
+  bool overflow_ = false;
+  bool gone_ = false;
+  std::function<void()> on_disconnect_;
+};
+
+}  // namespace
+
+struct HttpServer::State {
+  State(const HttpLimits& l, Handler h, const Clock& c)
+      : limits(l), handler(std::move(h)), clock(c), io(1), work(io.get_executor()), acceptor(io), retry(io) {}
+
+  HttpLimits limits;
+  Handler handler;
+  const Clock& clock;
+  HttpCounters counters;
+  asio::io_context io;
+  asio::executor_work_guard<asio::io_context::executor_type> work;
+  tcp::acceptor acceptor;
+  asio::steady_timer retry;
+  std::atomic<bool> stopping{false};
+  uint16_t port = 0;
+
+  class Connection;
+  std::list<std::weak_ptr<Connection>> connections;  // io thread only
+
+  mutable std::mutex idle_mutex;  // guards open_exchanges
+  mutable std::condition_variable idle;
+  int64_t open_exchanges = 0;
+
+  void exchange_opened(int64_t change) {
+    {
+      const std::lock_guard lock(idle_mutex);
+      open_exchanges += change;
+    }
+    idle.notify_all();
+  }
+
+  asio::awaitable<void> accept_loop();
+};
+
+// One client. Everything runs on the io thread.
+class HttpServer::State::Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(State& server, tcp::socket socket)
+      : server_(server), socket_(std::move(socket)), wake_(socket_.get_executor()), deadline_(socket_.get_executor()) {
+    error_code ignored;
+    socket_.set_option(tcp::no_delay(true), ignored);
+    server_.counters.connections.fetch_add(1);
+    server_.counters.accepted.fetch_add(1);
+  }
+  ~Connection() { server_.counters.connections.fetch_sub(1); }
+
+  asio::awaitable<void> run() {
+    while (co_await serve_one()) {
+    }
+    error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    co_await linger();
+    socket_.close(ignored);
+  }
+
+  // Closes the connection when it only waits for a next request.
+  void stop_if_idle() {
+    if (idle_) socket_.cancel();
+  }
+
+ private:
+  using Parser = http::request_parser<http::string_body>;
+
+  // The operations under way fail with operation_aborted and timed_out_ is set.
+  void arm(int64_t timeout_ms) {
+    timed_out_ = false;
+    deadline_.expires_after(ms(timeout_ms));
+    deadline_.async_wait([self = shared_from_this(), this](const error_code& ec) {
+      if (ec) return;
+      timed_out_ = true;
+      socket_.cancel();
+    });
+  }
+  void disarm() { deadline_.cancel(); }
+
+  // After an answer that the client may not have asked for in full (a refused body), closing at once would reset the
+  // connection and could destroy the answer on its way: read on for a moment.
+  asio::awaitable<void> linger() {
+    if (!drain_input_) co_return;
+    arm(2000);
+    char scrap[16384];
+    for (size_t total = 0; total < (64U << 20);) {
+      const auto [ec, n] = co_await socket_.async_read_some(asio::buffer(scrap), kTuple);
+      if (ec) break;
+      total += n;
+    }
+    disarm();
+  }
+
+  asio::awaitable<bool> write_all(std::string_view bytes) {
+    while (!bytes.empty()) {
+      arm(server_.limits.slow_client_timeout_ms);
+      const auto [ec, n] = co_await socket_.async_write_some(asio::buffer(bytes), kTuple);
+      disarm();
+      if (ec) co_return false;
+      bytes.remove_prefix(n);
+    }
+    co_return true;
+  }
+
+  // An answer by the connection itself; it is closed afterwards.
+  asio::awaitable<void> refuse(ErrorKind kind, std::string message, std::string path, std::string code = {}) {
+    server_.counters.malformed.fetch_add(1);
+    drain_input_ = true;
+    const std::string id = random_hex32();
+    const HttpResponse response =
+        error_response({kind, std::move(message), std::move(code), {}, 0}, error_family(path), id);
+    co_await write_all(head_text(response, id, true, 1, response.body.size()) + response.body);
+  }
+
+  asio::awaitable<void> refuse_parse_error(const error_code& ec, const Parser& parser) {
+    const std::string path(parser.get().target());
+    const HttpLimits& limits = server_.limits;
+    if (ec == http::error::end_of_stream || (ec == asio::error::operation_aborted && !timed_out_)) co_return;
+    if (ec == http::error::body_limit) {
+      co_await refuse(ErrorKind::kTooLarge, fmt::format("the request body is larger than {} bytes", limits.body_bytes),
+                      path);
+    } else if (ec == http::error::header_limit || ec == http::error::buffer_overflow) {
+      co_await refuse(ErrorKind::kHeadersTooLarge,
+                      fmt::format("the request's header block is larger than {} bytes", limits.header_bytes), path);
+    } else if (timed_out_) {
+      if (buffer_.size() == 0 && !parser.got_some()) co_return;
+      co_await refuse(ErrorKind::kRequestTimeout, "the request did not arrive in time", path);
+    } else if (ec.category() == http::make_error_code(http::error::bad_method).category() &&
+               ec != http::error::partial_message) {
+      co_await refuse(ErrorKind::kInvalidRequest, fmt::format("malformed HTTP request: {}", ec.message()), path,
+                      "invalid_http");
+    } else {
+      server_.counters.malformed.fetch_add(1);  // cut in the middle
+    }
+  }
+
+  static size_t header_count(const Parser& parser) {
+    return static_cast<size_t>(std::distance(parser.get().begin(), parser.get().end()));
+  }
+
+  // Reads one request, has it answered. False: the connection ends.
+  asio::awaitable<bool> serve_one() {
+    if (buffer_.size() == 0) {
+      idle_ = true;
+      if (server_.stopping.load()) co_return false;
+      arm(first_request_ ? server_.limits.header_timeout_ms : server_.limits.idle_timeout_ms);
+      const auto [ec] = co_await socket_.async_wait(tcp::socket::wait_read, kTuple);
+      disarm();
+      idle_ = false;
+      if (ec) co_return false;
+    }
+    first_request_ = false;
+    const int64_t received_ns = server_.clock.now_ns();
+
+    Parser parser;
+    parser.header_limit(server_.limits.header_bytes);
+    parser.body_limit(server_.limits.body_bytes);
+    arm(server_.limits.header_timeout_ms);
+    auto [header_ec, header_n] = co_await http::async_read_header(socket_, buffer_, parser, kTuple);
+    disarm();
+    if (header_ec) {
+      co_await refuse_parse_error(header_ec, parser);
+      co_return false;
+    }
+    const std::string target(parser.get().target());
+    if (header_count(parser) > server_.limits.headers) {
+      co_await refuse(ErrorKind::kHeadersTooLarge,
+                      fmt::format("the request has more than {} headers", server_.limits.headers), target);
+      co_return false;
+    }
+    if (parser.get().version() != 11 && parser.get().version() != 10) {
+      co_await refuse(ErrorKind::kInvalidRequest, "this server speaks HTTP/1.1", target, "invalid_http");
+      co_return false;
+    }
+    if (boost::beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+      if (!co_await write_all("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
+    }
+    arm(server_.limits.body_timeout_ms);
+    auto [body_ec, body_n] = co_await http::async_read(socket_, buffer_, parser, kTuple);
+    disarm();
+    if (body_ec) {
+      co_await refuse_parse_error(body_ec, parser);
+      co_return false;
+    }
+    co_return co_await answer(parser, received_ns);
+  }
+
+  HttpRequest to_request(Parser& parser, int64_t received_ns) {
+    http::request<http::string_body>& message = parser.get();
+    HttpRequest request;
+    request.method = std::string(message.method_string());
+    std::string_view target(message.target().data(), message.target().size());
+    if (const size_t fragment = target.find('#'); fragment != std::string_view::npos)
+      target = target.substr(0, fragment);
+    const size_t question = target.find('?');
+    request.path = std::string(target.substr(0, question));
+    if (question != std::string_view::npos) request.query = std::string(target.substr(question + 1));
+    for (const auto& field : message)
+      request.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
+    request.body = std::move(message.body());
+    const std::string_view given = request.header("x-request-id");
+    request.id = is_request_id(given) ? std::string(given) : random_hex32();
+    request.received_ns = received_ns;
+    return request;
+  }
+
+  asio::awaitable<bool> answer(Parser& parser, int64_t received_ns) {
+    const int minor = parser.get().version() == 10 ? 0 : 1;
+    const bool close = !parser.keep_alive() || server_.stopping.load();
+    auto exchange =
+        std::make_shared<WireExchange>(to_request(parser, received_ns), minor, close, server_.limits.send_buffer_bytes,
+                                       [weak = weak_from_this(), executor = socket_.get_executor()] {
+                                         asio::post(executor, [weak] {
+                                           if (const auto self = weak.lock()) {
+                                             self->woken_ = true;
+                                             self->wake_.cancel();
+                                           }
+                                         });
+                                       });
+    server_.exchange_opened(1);
+    watching_ = true;
+    gone_ = false;
+    asio::co_spawn(socket_.get_executor(), watch(exchange), asio::detached);
+    server_.handler(exchange);
+    const bool complete = co_await send(*exchange);
+    if (!complete) exchange->disconnected();
+    server_.exchange_opened(-1);
+    stop_watching_ = true;
+    error_code ignored;
+    socket_.cancel(ignored);
+    while (watching_) co_await sleep_until_woken(SteadyClock::time_point::max());
+    stop_watching_ = false;
+    co_return complete && !exchange->close() && !half_closed_ && !server_.stopping.load();
+  }
+
+  asio::awaitable<void> sleep_until_woken(SteadyClock::time_point until) {
+    if (!woken_) {
+      wake_.expires_at(until);
+      co_await wake_.async_wait(kTuple);
+    }
+    woken_ = false;
+  }
+
+  // Sends what the handler gives until the answer is complete (true) or the client is lost (false).
+  asio::awaitable<bool> send(WireExchange& exchange) {
+    SteadyClock::time_point last_write = SteadyClock::now();
+    for (;;) {
+      WireExchange::Taken taken = exchange.take();
+      if (!taken.bytes.empty()) {
+        if (!co_await write_all(taken.bytes)) co_return false;
+        last_write = SteadyClock::now();
+      }
+      if (gone_ || taken.overflow) co_return false;
+      if (taken.ended) co_return true;
+      if (!taken.bytes.empty()) continue;
+      const bool beats = taken.streaming && server_.limits.keep_alive_ms > 0;
+      const SteadyClock::time_point beat =
+          beats ? last_write + ms(server_.limits.keep_alive_ms) : SteadyClock::time_point::max();
+      co_await sleep_until_woken(beat);
+      if (beats && SteadyClock::now() >= beat) exchange.send_keep_alive();
+    }
+  }
+
+  // Notices a client that goes while its answer is made, and keeps what it sends ahead for the next request.
+  asio::awaitable<void> watch(std::shared_ptr<WireExchange> exchange) {
+    const auto self = shared_from_this();
+    error_code ec;
+    while (!stop_watching_ && !half_closed_ && buffer_.size() < kPipelinedBytes) {
+      size_t n = 0;
+      std::tie(ec, n) = co_await socket_.async_read_some(buffer_.prepare(4096), kTuple);
+      buffer_.commit(n);
+      if (ec == asio::error::eof) {
+        // A client may have closed only its sending side. One that is gone answers anything with a reset.
+        half_closed_ = true;
+        exchange->probe();
+        ec = {};
+        break;
+      }
+      if (ec) break;
+    }
+    if (!ec && !stop_watching_) std::tie(ec) = co_await socket_.async_wait(tcp::socket::wait_error, kTuple);
+    if (!stop_watching_ && !timed_out_) {
+      gone_ = true;
+      exchange->disconnected();
+    }
+    watching_ = false;
+    woken_ = true;
+    wake_.cancel();
+  }
+
+  State& server_;
+  tcp::socket socket_;
+  boost::beast::flat_buffer buffer_{kPipelinedBytes + (64 << 10)};
+  asio::steady_timer wake_;
+  asio::steady_timer deadline_;
+  bool first_request_ = true;
+  bool idle_ = false;
+  bool timed_out_ = false;
+  bool woken_ = false;
+  bool watching_ = false;
+  bool stop_watching_ = false;
+  bool half_closed_ = false;
+  bool gone_ = false;
+  bool drain_input_ = false;
+};
+
+asio::awaitable<void> HttpServer::State::accept_loop() {
+  for (;;) {
+    auto [ec, socket] = co_await acceptor.async_accept(kTuple);
+    if (ec == asio::error::operation_aborted || !acceptor.is_open()) co_return;
+    if (ec) {
+      // Out of file descriptors, mostly: existing clients go on, new ones wait in the backlog.
+      DI_LOG(kWarn, "cannot accept a connection: {}", ec.message());
+      retry.expires_after(ms(100));
+      co_await retry.async_wait(kTuple);
+      continue;
+    }
+    auto connection = std::make_shared<Connection>(*this, std::move(socket));
+    std::erase_if(connections, [](const std::weak_ptr<Connection>& c) { return c.expired(); });
+    connections.push_back(connection);
+    asio::co_spawn(
+        io, [connection] { return connection->run(); },
+        [connection](const std::exception_ptr& failure) {
+          if (!failure) return;
+          try {
+            std::rethrow_exception(failure);
+          } catch (const std::exception& e) {
+            DI_LOG(kError, "connection failed: {}", e.what());
+          }
+        });
+  }
+}
+
+HttpServer::HttpServer(const HttpLimits& limits, Handler handler, const Clock& clock)
+    : state_(std::make_unique<State>(limits, std::move(handler), clock)) {}
+
+HttpServer::~HttpServer() {
+  stop();
+}
+
+void HttpServer::stop() {
+  if (!thread_.joinable()) return;
+  state_->io.stop();
+  thread_.join();
+}
+
+Result<void> HttpServer::start(const std::string& host, uint16_t port) {
+  error_code ec;
+  tcp::resolver resolver(state_->io);
+  const auto addresses = resolver.resolve(host, std::to_string(port), tcp::resolver::passive, ec);
+  if (ec || addresses.empty())
+    return fail(Errc::kInvalidRequest, "cannot resolve the address {}: {}", host, ec.message());
+  const tcp::endpoint endpoint = addresses.begin()->endpoint();
+  tcp::acceptor& acceptor = state_->acceptor;
+  acceptor.open(endpoint.protocol(), ec);
+  if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
+  if (!ec) acceptor.bind(endpoint, ec);
+  if (!ec) acceptor.listen(4096, ec);
+  if (ec) return fail(Errc::kUnavailable, "cannot listen on {}:{}: {}", host, port, ec.message());
+  state_->port = acceptor.local_endpoint().port();
+  asio::co_spawn(state_->io, state_->accept_loop(), asio::detached);
+  thread_ = std::thread([this] {
+    for (;;) {
+      try {
+        state_->io.run();
+        return;
+      } catch (const std::exception& e) {
+        DI_LOG(kError, "http server: {}", e.what());
+      }
+    }
+  });
+  return {};
+}
+
+uint16_t HttpServer::port() const {
+  return state_->port;
+}
+const HttpCounters& HttpServer::counters() const {
+  return state_->counters;
+}
+
+void HttpServer::stop_accepting() {
+  state_->stopping.store(true);
+  asio::post(state_->io, [state = state_.get()] {
+    error_code ignored;
+    state->acceptor.close(ignored);
+    for (const std::weak_ptr<State::Connection>& weak : state->connections) {
+      if (const auto connection = weak.lock()) connection->stop_if_idle();
+    }
+  });
+}
+
+int64_t HttpServer::open_exchanges() const {
+  const std::lock_guard lock(state_->idle_mutex);
+  return state_->open_exchanges;
+}
+
+bool HttpServer::wait_until_idle(int64_t timeout_ms) const {
+  std::unique_lock lock(state_->idle_mutex);
+  return state_->idle.wait_for(lock, ms(timeout_ms), [&] { return state_->open_exchanges == 0; });
+}
+
+}  // namespace di::server

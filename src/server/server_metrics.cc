@@ -1,0 +1,238 @@
+#include "server/server_metrics.h"
+
+#include <dirent.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
+
+namespace di::server {
+namespace {
+
+const std::vector<double> kFirstTokenBounds = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                                               1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+const std::vector<double> kTokenGapBounds = {.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3,
+                                             .4,   .5,    .75,  1,   2.5,  5,   7.5,  10, 20,  40, 80};
+const std::vector<double> kRequestBounds = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                            30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+const std::vector<double> kTokenCountBounds = {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
+                                               2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+const std::vector<double> kChoiceBounds = {1, 2, 5, 10, 20};
+const std::vector<double> kPreemptionBounds = {0, 1, 2, 5, 10, 20};
+
+MetricLabels engine_labels(const std::string& model_name, MetricLabels more = {}) {
+  MetricLabels labels = {{"model_name", model_name}, {"engine", "0"}};
+  labels.insert(labels.end(), more.begin(), more.end());
+  return labels;
+}
+
+// Resident memory, open files and CPU time of this process (Linux procfs).
+double resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  double total = 0;
+  double resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+double open_files() {
+  DIR* dir = opendir("/proc/self/fd");
+  if (dir == nullptr) return 0;
+  double count = -3;  // ".", ".." and the handle of this listing
+  while (readdir(dir) != nullptr) ++count;
+  closedir(dir);
+  return count;
+}
+
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+}  // namespace
+
+ServerMetrics::ServerMetrics(const std::string& model_name)
+    : ServerMetrics(model_name, std::make_unique<MetricRegistry>()) {}
+
+ServerMetrics::ServerMetrics(const std::string& model_name, std::unique_ptr<MetricRegistry> registry)
+    : time_to_first_token(registry->histogram("vllm:time_to_first_token_seconds",
+                                              "First byte of the request to the first token handed to the socket.",
+                                              kFirstTokenBounds, engine_labels(model_name))),
+      inter_token_latency(registry->histogram("vllm:inter_token_latency_seconds", "Gap between chunks of a stream.",
+                                              kTokenGapBounds, engine_labels(model_name))),
+      time_per_output_token(registry->histogram("vllm:request_time_per_output_token_seconds",
+                                                "Mean time per output token of a request, after the first.",
+                                                kTokenGapBounds, engine_labels(model_name))),
+      e2e_latency(registry->histogram("vllm:e2e_request_latency_seconds",
+                                      "First byte of the request to the last of the answer.", kRequestBounds,
+                                      engine_labels(model_name))),
+      queue_time(registry->histogram("vllm:request_queue_time_seconds", "Time waiting for the first step.",
+                                     kRequestBounds, engine_labels(model_name))),
+      inference_time(registry->histogram("vllm:request_inference_time_seconds", "First step to the last token.",
+                                         kRequestBounds, engine_labels(model_name))),
+      prefill_time(registry->histogram("vllm:request_prefill_time_seconds", "First step to the first token.",
+                                       kRequestBounds, engine_labels(model_name))),
+      decode_time(registry->histogram("vllm:request_decode_time_seconds", "First token to the last.", kRequestBounds,
+                                      engine_labels(model_name))),
+      prompt_tokens_per_request(registry->histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.",
+                                                    kTokenCountBounds, engine_labels(model_name))),
+      generation_tokens_per_request(registry->histogram("vllm:request_generation_tokens", "Output tokens of a request.",
+                                                        kTokenCountBounds, engine_labels(model_name))),
+      max_tokens_param(registry->histogram("vllm:request_params_max_tokens", "max_tokens of a request, resolved.",
+                                           kTokenCountBounds, engine_labels(model_name))),
+      n_param(
+          registry->histogram("vllm:request_params_n", "n of a request.", kChoiceBounds, engine_labels(model_name))),
+      preemptions_per_request(registry->histogram("vllm:request_num_preemptions", "Preemptions of a request.",
+                                                  kPreemptionBounds, engine_labels(model_name))),
+      prompt_tokens(registry->counter("vllm:prompt_tokens_total", "Prompt tokens of finished requests.",
+                                      engine_labels(model_name))),
+      prompt_tokens_cached(registry->counter("vllm:prompt_tokens_cached_total", "Prompt tokens taken from a cache.",
+                                             engine_labels(model_name))),
+      generation_tokens(
+          registry->counter("vllm:generation_tokens_total", "Tokens generated.", engine_labels(model_name))),
+      finished_stop(registry->counter("vllm:request_success_total", "Finished requests by reason.",
+                                      engine_labels(model_name, {{"finished_reason", "stop"}}))),
+      finished_length(registry->counter("vllm:request_success_total", "",
+                                        engine_labels(model_name, {{"finished_reason", "length"}}))),
+      finished_abort(registry->counter("vllm:request_success_total", "",
+                                       engine_labels(model_name, {{"finished_reason", "abort"}}))),
+      finished_error(registry->counter("vllm:request_success_total", "",
+                                       engine_labels(model_name, {{"finished_reason", "error"}}))),
+      registry_(std::move(registry)),
+      model_name_(model_name) {
+  load_progress_ = &registry_->gauge("deepinfer:model_load_progress", "Part of the model that is loaded, 0 to 1.");
+  registry_->gauge("deepinfer:build_info", "Constant 1; the labels say what runs.", {{"version", DI_VERSION}}).set(1);
+  registry_->gauge_from("process_resident_memory_bytes", "Resident memory size in bytes.", {}, resident_bytes);
+  registry_->gauge_from("process_open_fds", "Number of open file descriptors.", {}, open_files);
+  registry_->counter_from("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", {},
+                          cpu_seconds);
+  // All series are there with 0 from the start.
+  rejection_counter("queue_full");
+  for (const char* phase : {"queue", "prefill", "decode"}) abort_counter(phase, "disconnect");
+  add_engine_series();
+}
+
+void ServerMetrics::add_engine_series() {
+  const MetricLabels labels = engine_labels(model_name_);
+  using Read = double (*)(const engine::EngineStats&);
+  const auto reader = [this](Read read) {
+    return [this, read] {
+      const engine::EngineApi* engine = engine_.load();
+      return engine == nullptr ? 0.0 : read(engine->stats());
+    };
+  };
+  const auto gauge = [&](const char* name, const char* help, Read read) {
+    registry_->gauge_from(name, help, labels, reader(read));
+  };
+  const auto counter = [&](const char* name, const char* help, Read read) {
+    registry_->counter_from(name, help, labels, reader(read));
+  };
+  gauge("vllm:num_requests_running", "Sequences in execution.",
+        [](const engine::EngineStats& s) { return static_cast<double>(s.running); });
+  gauge("vllm:num_requests_waiting", "Sequences waiting.",
+        [](const engine::EngineStats& s) { return static_cast<double>(s.waiting); });
+  gauge("vllm:kv_cache_usage_perc", "Part of the KV blocks in use, 0 to 1.", [](const engine::EngineStats& s) {
+    return s.total_blocks == 0 ? 0.0 : static_cast<double>(s.used_blocks) / static_cast<double>(s.total_blocks);
+  });
+  gauge("deepinfer:state_slots_used", "State slots in use.",
+        [](const engine::EngineStats& s) { return static_cast<double>(s.used_slots); });
+  counter("vllm:num_preemptions_total", "Sequences that lost their memory and were computed again.",
+          [](const engine::EngineStats& s) { return static_cast<double>(s.preemptions); });
+  counter("vllm:corrupted_requests_total", "Requests ended because no finite logits were left.",
+          [](const engine::EngineStats& s) { return static_cast<double>(s.corrupted); });
+  counter("deepinfer:engine_steps_total", "Forward passes.",
+          [](const engine::EngineStats& s) { return static_cast<double>(s.steps); });
+  counter("deepinfer:engine_prompt_tokens_total", "Prompt tokens computed, with recomputation.",
+          [](const engine::EngineStats& s) { return static_cast<double>(s.prompt_tokens); });
+  const auto phase = [&](const char* name, Read read) {
+    registry_->counter_from("deepinfer:step_seconds_total", "Time of the engine's thread by phase.", {{"phase", name}},
+                            reader(read));
+  };
+  phase("schedule", [](const engine::EngineStats& s) { return s.schedule_seconds; });
+  phase("forward", [](const engine::EngineStats& s) { return s.forward_seconds; });
+  phase("sample", [](const engine::EngineStats& s) { return s.sample_seconds; });
+}
+
+void ServerMetrics::attach(const engine::EngineApi& engine) {
+  const engine::EngineInfo& info = engine.info();
+  registry_
+      ->gauge("vllm:cache_config_info", "Constant 1; the labels say how the KV cache is laid out.",
+              engine_labels(model_name_, {{"block_size", std::to_string(info.block_tokens)},
+                                          {"num_gpu_blocks", std::to_string(info.n_blocks)},
+                                          {"cache_dtype", info.kv_dtype},
+                                          {"enable_prefix_caching", "False"}}))
+      .set(1);
+  engine_.store(&engine);
+}
+
+void ServerMetrics::watch(const HttpCounters& counters) {
+  registry_->gauge_from("deepinfer:http_connections", "Open connections.", {},
+                        [&counters] { return static_cast<double>(counters.connections.load()); });
+  registry_->counter_from("deepinfer:http_malformed_total", "Requests that were no valid HTTP, too large or cut.", {},
+                          [&counters] { return static_cast<double>(counters.malformed.load()); });
+}
+
+// A histogram that the engine keeps by itself.
+std::string ServerMetrics::iteration_tokens_text() const {
+  const engine::EngineApi* engine = engine_.load();
+  const engine::EngineStats stats = engine == nullptr ? engine::EngineStats{} : engine->stats();
+  std::string out =
+      "# HELP vllm:iteration_tokens_total Rows of a step.\n# TYPE vllm:iteration_tokens_total histogram\n";
+  uint64_t total = 0;
+  for (size_t i = 0; i < stats.iteration_tokens.size(); ++i) {
+    total += stats.iteration_tokens[i];
+    const std::string bound =
+        i < engine::kIterationTokenBounds.size() ? fmt::format("{}", engine::kIterationTokenBounds[i]) : "+Inf";
+    out += fmt::format("vllm:iteration_tokens_total_bucket{{model_name=\"{}\",engine=\"0\",le=\"{}\"}} {}\n",
+                       model_name_, bound, total);
+  }
+  out += fmt::format("vllm:iteration_tokens_total_count{{model_name=\"{}\",engine=\"0\"}} {}\n", model_name_, total);
+  out += fmt::format("vllm:iteration_tokens_total_sum{{model_name=\"{}\",engine=\"0\"}} {}\n", model_name_,
+                     stats.iteration_tokens_sum);
+  return out;
+}
+
+std::string ServerMetrics::text() const {
+  return registry_->text() + iteration_tokens_text();
+}
+
+void ServerMetrics::request_done(const std::string& route, int status, double seconds) {
+  registry_
+      ->counter("deepinfer:http_requests_total", "Answers by route and status.",
+                {{"route", route}, {"code", std::to_string(status)}})
+      .add();
+  registry_
+      ->histogram("deepinfer:http_request_duration_seconds",
+                  "Time from the first byte of a request to the end of its answer.", kFirstTokenBounds,
+                  {{"route", route}})
+      .observe(seconds);
+}
+
+void ServerMetrics::error(std::string_view code) {
+  registry_->counter("deepinfer:errors_total", "Errors sent to clients by code.", {{"code", std::string(code)}}).add();
+}
+
+Counter& ServerMetrics::abort_counter(std::string_view phase, std::string_view reason) {
+  return registry_->counter("deepinfer:requests_aborted_total", "Requests ended before their end.",
+                            {{"phase", std::string(phase)}, {"reason", std::string(reason)}});
+}
+
+Counter& ServerMetrics::rejection_counter(std::string_view reason) {
+  return registry_->counter("vllm:admission_rejections_total", "Requests refused at the door.",
+                            engine_labels(model_name_, {{"reason", std::string(reason)}}));
+}
+
+void ServerMetrics::aborted(std::string_view phase, std::string_view reason) {
+  abort_counter(phase, reason).add();
+}
+
+void ServerMetrics::rejected(std::string_view reason) {
+  rejection_counter(reason).add();
+}
+
+}  // namespace di::server

@@ -1,0 +1,66 @@
+// What /metrics shows (server.md §10): vLLM's names where dashboards expect them, ours beside them. The engine's
+// figures are read at scrape time. Thread-safe.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/metrics.h"
+#include "engine/api.h"
+#include "server/http_server.h"
+
+namespace di::server {
+
+class ServerMetrics {
+ public:
+  explicit ServerMetrics(const std::string& model_name);
+
+  // From then on the engine's series carry its figures. It must outlive the last call of text().
+  void attach(const engine::EngineApi& engine);
+  void watch(const HttpCounters& counters);
+  void set_load_progress(double fraction) { load_progress_->set(fraction); }
+
+  std::string text() const;
+
+  void request_done(const std::string& route, int status, double seconds);
+  void error(std::string_view code);
+  void aborted(std::string_view phase, std::string_view reason);
+  void rejected(std::string_view reason);
+
+  Histogram& time_to_first_token;
+  Histogram& inter_token_latency;
+  Histogram& time_per_output_token;
+  Histogram& e2e_latency;
+  Histogram& queue_time;
+  Histogram& inference_time;
+  Histogram& prefill_time;
+  Histogram& decode_time;
+  Histogram& prompt_tokens_per_request;
+  Histogram& generation_tokens_per_request;
+  Histogram& max_tokens_param;
+  Histogram& n_param;
+  Histogram& preemptions_per_request;
+  Counter& prompt_tokens;
+  Counter& prompt_tokens_cached;
+  Counter& generation_tokens;
+  Counter& finished_stop;
+  Counter& finished_length;
+  Counter& finished_abort;
+  Counter& finished_error;
+
+ private:
+  ServerMetrics(const std::string& model_name, std::unique_ptr<MetricRegistry> registry);
+  void add_engine_series();
+  Counter& abort_counter(std::string_view phase, std::string_view reason);
+  Counter& rejection_counter(std::string_view reason);
+  std::string iteration_tokens_text() const;
+
+  std::unique_ptr<MetricRegistry> registry_;
+  std::string model_name_;
+  Gauge* load_progress_ = nullptr;
+  std::atomic<const engine::EngineApi*> engine_{nullptr};
+};
+
+}  // namespace di::server
