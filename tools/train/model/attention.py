@@ -6,6 +6,8 @@ as o · sigmoid(lse - sink), which is exact.
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from .ops import compile_piece
+
 
 def allowed_pairs(i, j, t, window, ratio):
     """Query i may see key j: a window entry within the window, or a complete compressed entry."""
@@ -53,13 +55,13 @@ def flex_selected(q, keys, selected, block_mask, scale: float, t: int):
 
 
 class Attention:
-    """mode: 'dense' (reference), 'flex' (compiled, GPU) or 'flex-eager' (to check the flex form on a CPU)."""
+    """mode: 'dense' (reference) or 'flex' (compiled on a GPU; plain it is slow and serves to check the form)."""
 
-    def __init__(self, mode: str, window: int, scale: float, device):
+    def __init__(self, mode: str, window: int, scale: float, device, compiled=None):
         self.mode, self.window, self.scale, self.device = mode, window, scale, device
         self.masks = {}
-        compile_ = (lambda f: torch.compile(f, dynamic=False, fullgraph=True)) if mode == "flex" else (lambda f: f)
-        self.plain, self.selected = compile_(flex_dense), compile_(flex_selected)
+        backend = compiled if mode == "flex" else None
+        self.plain, self.selected = compile_piece(flex_dense, backend), compile_piece(flex_selected, backend)
 
     def block_mask(self, t, s, ratio):
         key = (t, ratio)

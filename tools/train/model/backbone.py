@@ -31,12 +31,12 @@ class Mode:
 class Backbone:
     """Owns no parameters: it runs on the compute copies made by `cast`."""
 
-    def __init__(self, config: Config, vocab_map, device="cpu", compiled=False, attention="dense", use_triton=False):
+    def __init__(self, config: Config, vocab_map, device="cpu", compiled=None, attention="dense", use_triton=False):
         c = self.config = config
         self.device = torch.device(device)
         self.pieces = ops.Pieces(compiled)
         self.kernels = Kernels(use_triton)
-        self.attention = Attention(attention, c.sliding_window, c.head_dim**-0.5, device)
+        self.attention = Attention(attention, c.sliding_window, c.head_dim**-0.5, device, compiled)
         self.constants = {}
         self.rope_cache = {}
         self.vocab_map = torch.as_tensor(vocab_map, device=device)
@@ -45,7 +45,7 @@ class Backbone:
         orders = c.engram_max_ngram_size - 1
         self.hash_tables = [(as_tensor(m), as_tensor(p), as_tensor(o.reshape(orders, -1))) for m, p, o in
                             zip(c.engram_multipliers(), c.engram_primes(), c.engram_offsets())]
-        self.cast = torch.compile(cast_values, dynamic=False, fullgraph=True) if compiled else cast_values
+        self.cast = ops.compile_piece(cast_values, compiled)
 
     def k(self, mode: Mode, draft=False):
         key = (mode.kv_quant, mode.act_quant, draft)

@@ -1,11 +1,12 @@
 """config.json, the layer schedule and everything that is derived from them (model.md §1, §2, §5.10)."""
 import json
 import math
-import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
+from tokenizer.compressed_vocab import compressed_vocab
 
 
 @dataclass(frozen=True)
@@ -125,40 +126,10 @@ def engram_vocab_map(config: Config, tokenizer_path=None) -> np.ndarray:
     """Token id to compressed id, int64 [vocab] (model.md §5.10); the identity when the sizes are equal."""
     if config.engram_compressed_vocab_size == config.vocab_size:
         return np.arange(config.vocab_size, dtype=np.int64)
-    table = derive_vocab_map(tokenizer_path)
-    size = int(table.max()) + 1
+    table, size = compressed_vocab(str(tokenizer_path))
     if size != config.engram_compressed_vocab_size:
         raise ValueError(f"engram_compressed_vocab_size is {config.engram_compressed_vocab_size}, "
                          f"{tokenizer_path} gives {size}")
     full = np.zeros(config.vocab_size, dtype=np.int64)
     full[:len(table)] = table
     return full
-
-
-def derive_vocab_map(tokenizer_path) -> np.ndarray:
-    from tokenizers import Tokenizer
-    tokenizer = Tokenizer.from_file(str(tokenizer_path))
-    ids, table = {}, []
-    for token in range(tokenizer.get_vocab_size(with_added_tokens=True)):
-        text = tokenizer.decode([token], skip_special_tokens=False)
-        key = tokenizer.id_to_token(token) if "\ufffd" in text else normalise(text)
-        table.append(ids.setdefault(key, len(ids)))
-    return np.array(table, dtype=np.int64)
-
-
-def normalise(text: str) -> str:
-    out = unicodedata.normalize("NFD", unicodedata.normalize("NFKC", text))
-    out = "".join(c for c in out if unicodedata.category(c) != "Mn").lower()
-    squeezed, in_run = [], False
-    for c in out:
-        if c in " \t\r\n":
-            if not in_run:
-                squeezed.append(" ")
-            in_run = True
-        else:
-            squeezed.append(c)
-            in_run = False
-    out = "".join(squeezed)
-    if out != " ":
-        out = out.strip()
-    return out or text

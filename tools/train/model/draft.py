@@ -48,11 +48,10 @@ def draft_loss(hidden, norm, head, embed, markov_head, confidence, prev, target,
 
 
 class Draft:
-    def __init__(self, backbone: Backbone, compiled=False):
+    def __init__(self, backbone: Backbone, compiled=None):
         self.backbone, self.config = backbone, backbone.config
-        compile_ = (lambda f: torch.compile(f, dynamic=False, fullgraph=True)) if compiled else (lambda f: f)
-        self.attention, self.loss = compile_(block_attention), compile_(draft_loss)
-        self.collapse = compile_(draft_hidden)
+        self.attention, self.loss = (ops.compile_piece(f, compiled) for f in (block_attention, draft_loss))
+        self.collapse = ops.compile_piece(draft_hidden, compiled)
         self.noise = self.config.dspark_noise_token_id
 
     def contexts(self, dw, features, b, t, mode: Mode):

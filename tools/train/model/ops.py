@@ -229,7 +229,12 @@ class Pieces:
     NAMES = ("pre_attention", "context_kv", "main_features", "post_attention", "moe", "compress_pairs",
              "compress_single", "index_keys", "index_queries", "engram", "engram_hashes", "final_hidden", "head_loss")
 
-    def __init__(self, compiled: bool):
+    def __init__(self, compiled):
         for name in self.NAMES:
             f = globals()[name]
-            setattr(self, name, torch.compile(f, dynamic=False, fullgraph=True) if compiled else f)
+            setattr(self, name, compile_piece(f, compiled))
+
+
+def compile_piece(f, backend):
+    """torch.compile for fixed shapes with the named backend, or the function itself when there is none."""
+    return torch.compile(f, dynamic=False, fullgraph=True, backend=backend) if backend else f
