@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 
 #include "base/log.h"
 #include "cli/local_model.h"
@@ -71,29 +72,26 @@ std::string nearest_name(const CLI::App& app, std::string argument) {
 }
 
 // "90s", "5m", "1h", "250ms", or a plain number of seconds, as milliseconds.
-CLI::Option* add_duration(CLI::App& app, const std::string& name, int64_t& target_ms, const std::string& help) {
-  const auto parse = [&target_ms](const std::string& text) {
-    char* end = nullptr;
-    const double n = std::strtod(text.c_str(), &end);
-    const std::string unit = end;
-    const double factor = unit == "ms"                  ? 1
-                          : unit.empty() || unit == "s" ? 1e3
-                          : unit == "m"                 ? 60e3
-                          : unit == "h"                 ? 3600e3
-                                                        : -1;
-    if (end == text.c_str() || factor < 0 || n < 0) return false;
-    target_ms = static_cast<int64_t>(n * factor);
-    return true;
+std::optional<int64_t> parse_duration(const std::string& text) {
+  char* end = nullptr;
+  const double n = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  const double factor = unit == "ms"                  ? 1
+                        : unit.empty() || unit == "s" ? 1e3
+                        : unit == "m"                 ? 60e3
+                        : unit == "h"                 ? 3600e3
+                                                      : -1;
+  if (end == text.c_str() || factor < 0 || n < 0) return std::nullopt;
+  return static_cast<int64_t>(n * factor);
+}
+
+void add_duration(CLI::App& app, const std::string& name, int64_t& target_ms, const std::string& help) {
+  const auto set = [&target_ms](const std::string& text) { target_ms = parse_duration(text).value_or(target_ms); };
+  const auto check = [](const std::string& text) {
+    return parse_duration(text) ? std::string()
+                                : "`" + text + "` is no duration; expected a form like 90s, 5m or 250ms";
   };
-  return app
-      .add_option_function<std::string>(
-          name,
-          [parse, name](const std::string& text) {
-            if (!parse(text))
-              throw CLI::ValidationError(name, "`" + text + "` is no duration; expected a form like 90s, 5m or 250ms");
-          },
-          help)
-      ->type_name("DURATION");
+  app.add_option_function<std::string>(name, set, help)->type_name("DURATION")->check(check);
 }
 
 void add_model_folder(CLI::App& app, std::string& folder, bool required) {

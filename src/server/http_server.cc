@@ -14,7 +14,6 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
-#include <boost/beast/http/status.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <condition_variable>
 #include <list>
@@ -22,6 +21,7 @@
 
 #include "base/log.h"
 #include "server/errors.h"
+#include "server/wire_exchange.h"
 
 namespace di::server {
 namespace {
@@ -33,181 +33,10 @@ using boost::system::error_code;
 using SteadyClock = std::chrono::steady_clock;
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kPipelinedBytes = 64 << 10;  // read ahead while an answer is being written
-constexpr std::string_view kVersion = DI_VERSION;
 
 std::chrono::milliseconds ms(int64_t n) {
   return std::chrono::milliseconds(n);
 }
-
-std::string head_text(const HttpResponse& response, std::string_view request_id, bool close, int http_minor,
-                      std::optional<size_t> length) {
-  std::string out =
-      fmt::format("HTTP/1.1 {} {}\r\n", response.status,
-                  std::string_view(http::obsolete_reason(http::int_to_status(static_cast<unsigned>(response.status)))));
-  if (!response.content_type.empty()) out += fmt::format("Content-Type: {}\r\n", response.content_type);
-  for (const auto& [name, value] : response.headers) out += fmt::format("{}: {}\r\n", name, value);
-  if (!request_id.empty()) out += fmt::format("X-Request-Id: {}\r\nrequest-id: {}\r\n", request_id, request_id);
-  out += fmt::format("X-DeepInfer-Version: {}\r\n", kVersion);
-  if (length) {
-    out += fmt::format("Content-Length: {}\r\n", *length);
-  } else if (http_minor >= 1) {
-    out += "Transfer-Encoding: chunked\r\n";
-  }
-  if (close) {
-    out += "Connection: close\r\n";
-  } else if (http_minor == 0) {
-    out += "Connection: keep-alive\r\n";
-  }
-  out += "\r\n";
-  return out;
-}
-
-// The answer as the handler gives it and the connection sends it. The mutex guards everything below it.
-class WireExchange final : public Exchange {
- public:
-  WireExchange(HttpRequest request, int http_minor, bool close, size_t buffer_limit, std::function<void()> wake)
-      : request_(std::move(request)),
-        http_minor_(http_minor),
-        close_(close),
-        buffer_limit_(buffer_limit),
-        wake_(std::move(wake)) {}
-
-  const HttpRequest& request() const override { return request_; }
-
-  void reply(HttpResponse response) override {
-    const std::lock_guard lock(mutex_);
-    if (started_ || gone_) return;
-    started_ = ended_ = true;
-    status_ = response.status;
-    pending_ += head_text(response, request_.id, close_, http_minor_, response.body.size());
-    if (request_.method != "HEAD") pending_ += response.body;
-    wake_();
-  }
-
-  void begin_stream(HttpResponse response, std::string keep_alive) override {
-    const std::lock_guard lock(mutex_);
-    if (started_ || gone_) return;
-    started_ = streaming_ = true;
-    status_ = response.status;
-    if (http_minor_ == 0) close_ = true;
-    pending_ += head_text(response, request_.id, close_, http_minor_, std::nullopt);
-    keep_alive_ = std::move(keep_alive);
-    append_chunk(response.body);
-    wake_();
-  }
-
-  bool write(std::string_view bytes) override {
-    const std::lock_guard lock(mutex_);
-    if (gone_) return false;
-    if (!streaming_ || ended_) return true;
-    if (pending_.size() + bytes.size() > buffer_limit_) {
-      overflow_ = true;
-      wake_();
-      return false;
-    }
-    append_chunk(bytes);
-    wake_();
-    return true;
-  }
-
-  void end_stream() override {
-    const std::lock_guard lock(mutex_);
-    if (gone_ || !streaming_ || ended_) return;
-    ended_ = true;
-    if (http_minor_ >= 1) pending_ += "0\r\n\r\n";
-    wake_();
-  }
-
-  void on_disconnect(std::function<void()> callback) override {
-    {
-      const std::lock_guard lock(mutex_);
-      if (ended_) return;
-      if (!gone_) {
-        on_disconnect_ = std::move(callback);
-        return;
-      }
-    }
-    callback();
-  }
-
-  // ---- the connection's side ----
-  struct Taken {
-    std::string bytes;
-    bool ended = false;
-    bool streaming = false;
-    bool overflow = false;
-  };
-  Taken take() {
-    const std::lock_guard lock(mutex_);
-    Taken taken{std::move(pending_), ended_, streaming_, overflow_};
-    pending_.clear();
-    if (ended_) on_disconnect_ = nullptr;
-    return taken;
-  }
-  void set_close() {
-    const std::lock_guard lock(mutex_);
-    close_ = true;
-  }
-  bool close() const {
-    const std::lock_guard lock(mutex_);
-    return close_;
-  }
-  // Something a living client ignores and a dead one's kernel answers with a reset.
-  void probe() {
-    const std::lock_guard lock(mutex_);
-    if (ended_ || http_minor_ == 0) return;
-    if (!started_) {
-      pending_ += "HTTP/1.1 100 Continue\r\n\r\n";
-    } else if (streaming_) {
-      append_chunk(keep_alive_);
-    }
-    wake_();
-  }
-  void send_keep_alive() {
-    const std::lock_guard lock(mutex_);
-    if (streaming_ && !ended_) append_chunk(keep_alive_);
-  }
-  void disconnected() {
-    std::function<void()> callback;
-    {
-      const std::lock_guard lock(mutex_);
-      if (gone_) return;
-      gone_ = true;
-      pending_.clear();
-      if (!ended_) callback = std::move(on_disconnect_);
-      on_disconnect_ = nullptr;
-    }
-    if (callback) callback();
-  }
-
- private:
-  void append_chunk(std::string_view bytes) {
-    if (bytes.empty()) return;
-    if (http_minor_ == 0) {
-      pending_ += bytes;
-      return;
-    }
-    fmt::format_to(std::back_inserter(pending_), "{:x}\r\n", bytes.size());
-    pending_ += bytes;
-    pending_ += "\r\n";
-  }
-
-  const HttpRequest request_;
-  const int http_minor_;
-  mutable std::mutex mutex_;
-  bool close_;
-  const size_t buffer_limit_;
-  const std::function<void()> wake_;
-  std::string pending_;
-  std::string keep_alive_;
-  int status_ = 0;
-  bool started_ = false;
-  bool streaming_ = false;
-  bool ended_ = false;
-  bool overflow_ = false;
-  bool gone_ = false;
-  std::function<void()> on_disconnect_;
-};
 
 }  // namespace
 
