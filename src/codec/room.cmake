@@ -1,1 +1,1 @@
-target_link_libraries(di_codec PRIVATE simdjson::simdjson)
+target_link_libraries(di_codec PRIVATE simdjson::simdjson PkgConfig::UTF8PROC)

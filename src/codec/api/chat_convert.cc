@@ -192,12 +192,8 @@ class Converter {
     }
     Message message;
     message.role = Message::Role::kAssistant;
-    if (in.content && in.content->blocks && out_.version == ModelVersion::kV41) {
-      for (const Block& block : *in.content->blocks) {
-        if (block.type != Block::Type::kText) return bad_request("Image in assistant message is not supported");
-      }
-    }
     if (in.content) DI_TRY(content(*in.content, i, message));
+    if (!message.image_sources.empty()) return bad_request("Image in assistant message is not supported");
     if (in.reasoning_content) message.reasoning_content = *in.reasoning_content;
     message.prefix = in.prefix;
     if (!in.tool_calls) {

@@ -208,13 +208,14 @@ class Checker {
 
   static Check texts(const Json& v) {
     if (!v.is_array()) return wrong(v, "is not of type \"array\"");
-    std::unordered_set<std::string_view> seen;
-    bool unique = true;
+    std::unordered_set<std::string> seen;
+    for (const Json& item : v.as_array()) {
+      if (!seen.insert(to_json(item)).second) return wrong(v, "has non-unique elements");
+    }
     for (const Json& item : v.as_array()) {
       if (!item.is_string()) return wrong(item, "is not of type \"string\"");
-      unique = seen.insert(item.as_string()).second && unique;
     }
-    return unique ? Check() : wrong(v, "has non-unique elements");
+    return {};
   }
 
   static Check type(const Json& v) {
@@ -276,8 +277,11 @@ class Checker {
     if (!visited_.insert(text).second) return {};
     if (text.empty() || text == "#") return {};
     if (text[0] != '#') {
-      const bool absolute = text.find("://") != std::string::npos;
-      const std::string uri = (absolute ? "" : "json-schema:///") + text.substr(0, text.find('#'));
+      const std::string uri = text.substr(0, text.find('#'));
+      if (text.find("://") == std::string::npos) {
+        return std::unexpected(fmt::format(
+            "Resource '{}' is not present in a registry and retrieving it failed: No base URI is available", uri));
+      }
       return std::unexpected(fmt::format(
           "Resource '{}' is not present in a registry and retrieving it failed: Retrieval is disabled, cannot fetch {}", uri, uri));
     }

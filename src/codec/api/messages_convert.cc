@@ -151,7 +151,7 @@ class Converter {
     if (request_.messages.empty()) return bad_request("messages: at least one message is required");
     for (size_t i = 0; i < request_.messages.size(); ++i) {
       const RequestMessage& message = request_.messages[i];
-      if (message.blocks && message.blocks->empty()) {
+      if (message.blocks && message.blocks->empty() && message.role != Role::kSystem) {
         return bad_request("messages.{}: all messages must have non-empty content", i);
       }
       switch (message.role) {
@@ -341,9 +341,13 @@ class Converter {
     switch (block.type) {
       case Block::Type::kText: return text(block.text);
       case Block::Type::kDocument: return text(document(block.media_type));
-      case Block::Type::kImage:
-        if (v41()) return bad_request("Image in assistant message is unsupported");
-        return text(kUnsupportedImage);
+      case Block::Type::kImage: {
+        if (!v41()) return text(kUnsupportedImage);
+        const std::string path = fmt::format("messages.{}.content[{}]", i, b);
+        Message unused;
+        DI_TRY(image(block.image, path, path, unused));  // a broken image is named first
+        return bad_request("Image in assistant message is unsupported");
+      }
       case Block::Type::kThinking:
         if (!message.reasoning_content) {
           message.reasoning_content = std::string(block.text);

@@ -6,7 +6,7 @@ namespace di::codec::api::messages {
 namespace {
 
 Read read_image(const Json& v, Image& out) {
-  DI_TRY(read_tag(v, "MessagesImageSource", "type", {"base64", "url", "file"}, out.kind));
+  DI_TRY(read_tag(v, "MessagesImageSource", "type", {"base64", "url", "file"}, out.kind, true));
   constexpr std::string_view kMedia[] = {"image/jpeg", "image/jpg", "image/png", "image/gif", "image/webp"};
   switch (out.kind) {
     case Image::Kind::kBase64:
@@ -58,7 +58,7 @@ Read read_result_content(const Json& v, Block& out) {
 Read read_tool_reference(const Json& v, Block& out) {
   size_t type = 0;
   constexpr std::string_view kTypes[] = {"tool_reference"};
-  DI_TRY(read_tag(v, "MessagesToolReference", "type", kTypes, type));
+  DI_TRY(read_tag(v, "MessagesToolReference", "type", kTypes, type, true));
   return read_struct(v, "struct variant MessagesToolReference::ToolReference", 1, required("name", into(out.name)));
 }
 
@@ -104,11 +104,9 @@ Read read_message(const Json& v, bool extended, RequestMessage& out) {
   const Json* role = nullptr;
   const Json* content = nullptr;
   if (const Json::Array* list = v.if_array()) {
-    if (list->size() < 2) {
-      return read_error("invalid_type", fmt::format("invalid length {}, expected adjacently tagged enum MessagesMessage", list->size()));
-    }
+    if (list->empty()) return read_error("invalid_type", "invalid length 0, expected adjacently tagged enum MessagesMessage");
     role = &(*list)[0];
-    content = &(*list)[1];
+    if (list->size() > 1) content = &(*list)[1];
   } else if (v.is_object()) {
     role = v.find("role");
     content = v.find("content");
@@ -116,7 +114,11 @@ Read read_message(const Json& v, bool extended, RequestMessage& out) {
     return invalid_type(v, "adjacently tagged enum MessagesMessage");
   }
   if (role == nullptr) return missing_field("role");
+  if (v.is_array() && !role->is_string()) return invalid_type(*role, "variant identifier");
   DI_TRY(at_field("role", read_enum(*role, {"user", "assistant", "system"}, out.role)));
+  if (content == nullptr && v.is_array()) {
+    return read_error("invalid_type", "invalid length 1, expected adjacently tagged enum MessagesMessage");
+  }
   if (content == nullptr) return missing_field("content");
   if (content->is_string()) return read_text(*content, out.text);
   if (!content->is_array()) return at_field("content", read_error("invalid_type", "expected a string or a list"));
@@ -149,9 +151,7 @@ Read read_tool(const Json& v, bool extended, Tool& out) {
     DI_TRY(read_text(*type, name));
     if (!(extended && name == "custom")) {
       out.server_type = name;
-      if (const Json* tool_name = v.find_value("name"); tool_name != nullptr && tool_name->is_string()) {
-        out.name = tool_name->as_string();
-      }
+      if (const Json* tool_name = v.find_value("name")) return read_text(*tool_name, out.name);
       return {};
     }
   }

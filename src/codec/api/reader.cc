@@ -1,6 +1,7 @@
 #include "codec/api/reader.h"
 
 #include "base/result.h"
+#include "codec/rust_text.h"
 
 namespace di::codec::api {
 
@@ -8,8 +9,12 @@ std::unexpected<ReadError> read_error(const char* code, std::string message) {
   return std::unexpected(ReadError{std::move(message), code, {}});
 }
 
+std::string describe_value(const Json& value) {
+  return value.is_string() ? "string " + rust_debug(value.as_string()) : describe_json(value);
+}
+
 std::unexpected<ReadError> invalid_type(const Json& found, std::string_view expected) {
-  return read_error("invalid_type", fmt::format("invalid type: {}, expected {}", describe_json(found), expected));
+  return read_error("invalid_type", fmt::format("invalid type: {}, expected {}", describe_value(found), expected));
 }
 
 std::unexpected<ReadError> missing_field(std::string_view name) {
@@ -92,7 +97,7 @@ Read read_variant(const Json& v, std::span<const std::string_view> variants, siz
 }
 
 Read read_tag(const Json& v, std::string_view enum_name, std::string_view tag, std::span<const std::string_view> variants,
-              size_t& out) {
+              size_t& out, bool nested) {
   const Json* value = nullptr;
   if (v.is_object()) {
     value = v.find(tag);
@@ -102,6 +107,11 @@ Read read_tag(const Json& v, std::string_view enum_name, std::string_view tag, s
     return invalid_type(v, fmt::format("internally tagged enum {}", enum_name));
   }
   if (value == nullptr) return missing_field(tag);
+  if (const std::optional<uint64_t> number = nested ? value->to_u64() : std::nullopt) {
+    if (*number < variants.size()) return out = static_cast<size_t>(*number), Read();
+    return at_field(tag, read_error("invalid_value", fmt::format("invalid value: integer `{}`, expected variant index 0 <= i < {}",
+                                                                 *number, variants.size())));
+  }
   const std::string* name = value->if_string();
   if (name == nullptr) return at_field(tag, invalid_type(*value, "variant identifier"));
   for (size_t i = 0; i < variants.size(); ++i) {

@@ -28,6 +28,8 @@ struct ReadError {
 using Read = std::expected<void, ReadError>;
 
 std::unexpected<ReadError> read_error(const char* code, std::string message);
+// How errors name a value: `integer \`7\``, `string "x"` (quoted as Rust does), `map`, …
+std::string describe_value(const Json& value);
 std::unexpected<ReadError> invalid_type(const Json& found, std::string_view expected);
 std::unexpected<ReadError> missing_field(std::string_view name);
 std::unexpected<ReadError> unknown_variant(std::string_view found, std::span<const std::string_view> variants);
@@ -56,7 +58,7 @@ Read read_uint(const Json& v, const ReadRules& rules, T& out) {
     return {};
   }
   if (v.is_integer()) {
-    return read_error("invalid_value", "invalid value: " + describe_json(v) + ", expected " + kName);
+    return read_error("invalid_value", "invalid value: " + describe_value(v) + ", expected " + kName);
   }
   return invalid_type(v, kName);
 }
@@ -214,13 +216,14 @@ Read read_struct(const Json& v, std::string_view expected, const Field<F>&... fi
 }
 
 // The variant of an internally tagged enum: index into `variants`, chosen by member `tag`.
+// `nested`: the value stands inside another tagged value; serde then also takes the variant's number.
 Read read_tag(const Json& v, std::string_view enum_name, std::string_view tag, std::span<const std::string_view> variants,
-              size_t& out);
+              size_t& out, bool nested = false);
 template <class E>
 Read read_tag(const Json& v, std::string_view enum_name, std::string_view tag,
-              std::initializer_list<std::string_view> variants, E& out) {
+              std::initializer_list<std::string_view> variants, E& out, bool nested = false) {
   size_t index = 0;
-  Read read = read_tag(v, enum_name, tag, std::span(variants.begin(), variants.size()), index);
+  Read read = read_tag(v, enum_name, tag, std::span(variants.begin(), variants.size()), index, nested);
   if (read) out = static_cast<E>(index);
   return read;
 }

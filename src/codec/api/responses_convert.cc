@@ -303,14 +303,10 @@ class Converter {
   }
 
   ApiResult<void> assistant(const Item& item, size_t i) {
-    if (v41() && item.content.blocks) {
-      for (const Block& block : *item.content.blocks) {
-        if (block.type == Block::Type::kImage) return bad_request("input[{}]: Image in assistant message is unsupported", i);
-      }
-    }
     Message message;
     message.role = Message::Role::kAssistant;
     DI_TRY(content(item.content, i, message));
+    if (!message.image_sources.empty()) return bad_request("input[{}]: Image in assistant message is unsupported", i);
     auto& messages = out_.conversation.messages;
     if (messages.empty() || messages.back().role != Message::Role::kAssistant || messages.back().tool_calls) {
       messages.push_back(std::move(message));

@@ -53,22 +53,24 @@ Read read_function(const Json& v, std::string_view expected, FunctionTool& out) 
 Read read_member(const Json& v, FunctionTool& out) {
   size_t type = 0;
   constexpr std::string_view kTypes[] = {"function", "custom"};
-  DI_TRY(read_tag(v, "ResponsesNamespaceTool", "type", kTypes, type));
+  DI_TRY(read_tag(v, "ResponsesNamespaceTool", "type", kTypes, type, true));
   if (type == 0) return read_function(v, "struct variant ResponsesNamespaceTool::Function", out);
   out.custom = true;
   return read_struct(v, "struct variant ResponsesNamespaceTool::Custom", 1, required("name", into(out.name)));
 }
 
-Read read_tool(const Json& v, Tool& out) {
+Read read_tool(const Json& v, bool nested, Tool& out) {
   constexpr std::string_view kTypes[] = {"function", "web_search", "web_search_2025_08_26", "namespace", "custom", "tool_search"};
   // Unknown types are kept as such, so only the form of the tag is checked here.
-  if (const Json* tag = v.find("type"); tag != nullptr && tag->is_string()) {
+  const Json* tag = v.find("type");
+  if (const Json::Array* list = v.if_array(); list != nullptr && !list->empty()) tag = &(*list)[0];
+  if (tag != nullptr && tag->is_string()) {
     size_t type = 0;
     while (type < std::size(kTypes) && kTypes[type] != tag->as_string()) ++type;
     out.type = static_cast<Tool::Type>(type);
   } else {
     size_t type = 0;
-    DI_TRY(read_tag(v, "ResponsesTool", "type", kTypes, type));
+    DI_TRY(read_tag(v, "ResponsesTool", "type", kTypes, type, nested));
     out.type = static_cast<Tool::Type>(type);
   }
   const std::string prefix = "struct variant ResponsesTool::";
@@ -162,7 +164,7 @@ Read read_item(const Json& v, Item& out) {
     case Item::Type::kToolSearchOutput:
       return read_struct(v, prefix + "ToolSearchOutput", 1,
                          required("call_id", [&](const Json& id) { return read_text(id, out.call_id.emplace()); }),
-                         optional("execution", execution), required("tools", list_into(out.tools, read_tool)));
+                         optional("execution", execution), required("tools", list_into(out.tools, [](const Json& t, Tool& tool) { return read_tool(t, true, tool); })));
     default: return {};
   }
 }
@@ -239,6 +241,9 @@ Read read_request(const Json& body, const CodecOptions& options, Request& out) {
   const auto format = [&](const Json& v) { return read_format(v, out); };
   const auto text = [&](const Json& v) -> Read {
     const Field<decltype(format)> format_field{"format", true, format};
+    if (v.is_array() && v.size() == 0) {
+      return read_error("invalid_type", "invalid length 1, expected struct ResponsesTextConfig with 2 elements");
+    }
     if (v.is_object() && v.find("format") == nullptr) {
       return read_struct(v, "struct ResponsesTextConfig", optional("verbosity", index_into(out.verbosity, kVerbosities)));
     }
@@ -250,7 +255,7 @@ Read read_request(const Json& body, const CodecOptions& options, Request& out) {
                      optional("max_output_tokens", into(sampling.max_tokens, rules)), optional("reasoning", reasoning),
                      optional("stream", into(out.stream)), optional("temperature", into(sampling.temperature)),
                      optional("text", text), optional("tool_choice", [&](const Json& v) { return read_choice(v, out); }),
-                     optional("tools", list_into(out.tools, read_tool)),
+                     optional("tools", list_into(out.tools, [](const Json& t, Tool& tool) { return read_tool(t, false, tool); })),
                      optional("top_logprobs", into(sampling.top_logprobs, rules)), optional("top_p", into(sampling.top_p)),
                      optional("user", into(out.user))));
   if (out.effort) out.thinking.effort = static_cast<Effort>(*out.effort);
@@ -269,7 +274,7 @@ void write_function(JsonWriter& w, const FunctionTool& tool, const Tool* name_sp
   w.key("strict").value(tool.strict);
   if (name_space != nullptr) {
     w.key("namespace").begin_object().key("name").value(name_space->function.name);
-    w.key("description").value(name_space->function.description).end_object();
+    w.key("description").value(name_space->function.description.value_or("")).end_object();
   }
   w.end_object();
 }

@@ -141,7 +141,7 @@ Normal read_array(const Json& v) {
 Normal read_typed(const Json& v) {
   constexpr std::string_view kTypes[] = {"object", "string", "number", "integer", "boolean", "array", "null"};
   size_t type = 0;
-  DI_TRY(read_tag(v, "TypedSchema", "type", kTypes, type));
+  DI_TRY(read_tag(v, "JsonSchemaType", "type", kTypes, type));
   if (kTypes[type] == "object") return read_object(v);
   if (kTypes[type] == "array") return read_array(v);
   return read_scalar(v, kTypes[type]);
@@ -249,12 +249,12 @@ std::expected<void, std::string> finish_node(Json& node, bool may_be_empty) {
 std::expected<Json, StrictError> normalize_strict_schema(const Json& schema, bool empty_top) {
   Normal node = read_node(schema);
   if (!node) return std::unexpected(StrictError{StrictError::Kind::kGrammar, std::move(node.error().message)});
+  if (auto finished = finish_node(*node, empty_top); !finished) {
+    return std::unexpected(StrictError{StrictError::Kind::kRule, std::move(finished.error())});
+  }
   const Json* type = node->find("type");
   if (type == nullptr || !type->is_string() || type->as_string() != "object") {
     return std::unexpected(StrictError{StrictError::Kind::kTopLevel, {}});
-  }
-  if (auto finished = finish_node(*node, empty_top); !finished) {
-    return std::unexpected(StrictError{StrictError::Kind::kRule, std::move(finished.error())});
   }
   return *std::move(node);
 }
