@@ -24,6 +24,5 @@ if [[ ! -e $dir/build.ninja || CMakePresets.json -nt $configured || "${options[*
   echo "${options[*]-}" >"$configured"
 fi
 # Progress is for people; a log gets only what a compiler has to say.
-quiet=(--quiet)
-if [[ -t 1 ]]; then quiet=(); fi
-exec ninja -C "$dir" "${quiet[@]}" "$@" 9>&-
+if [[ -t 1 ]]; then exec ninja -C "$dir" "$@" 9>&-; fi
+{ ninja -C "$dir" --quiet "$@" || exit; } 9>&- | sed '/^ninja: no work to do\.$/d'

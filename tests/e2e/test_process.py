@@ -183,7 +183,7 @@ def test_what_run_prints_can_be_pasted_and_ctrl_c_ends_it(tmp_path):
         curl = printed[printed.index("curl -N"):printed.index("or in Python")]
         answer = subprocess.run(["bash", "-c", curl], capture_output=True, timeout=120)
         assert sse_events(answer.stdout)[-1] == "[DONE]"
-        python = "\n".join(line[2:] for line in printed[printed.index("  from openai"):].splitlines()[:6])
+        python = "\n".join(line[2:] for line in printed[printed.index("  from openai"):].splitlines()[:7])
         program = subprocess.run([ROOT / ".venv/bin/python", "-c", python.split("\n\n")[0]], capture_output=True, text=True, timeout=120)
         assert program.returncode == 0 and program.stdout.strip(), program
     finally:
