@@ -9,7 +9,7 @@ namespace di::codec {
 
 namespace {
 
-constexpr size_t kShortPiece = 96;  // bytes; longer ones use the heap, which is O(n log n)
+constexpr size_t kShortPiece = 64;  // bytes; longer ones use the heap, which is O(n log n)
 
 int table_bits(size_t entries) { return std::max(4, static_cast<int>(std::bit_width(entries * 2 - 1))); }
 
@@ -53,6 +53,12 @@ uint64_t Bpe::piece_key(std::string_view bytes) {
   return mix(h ^ load_tail(p, n), 0xE7037ED1A0B428DBULL);
 }
 
+void Bpe::Filter::size_for(size_t entries) {
+  const int bits_log = table_bits(entries) + 2;
+  bits.assign((size_t{1} << bits_log) / 64 + 1, 0);
+  shift = 64 - bits_log;
+}
+
 std::string_view Bpe::bytes_of(TokenId id) const {
   const auto i = static_cast<size_t>(id);
   if (i >= offset_.size()) return {};
@@ -66,6 +72,8 @@ void Bpe::reserve(size_t tokens, size_t merges) {
   const int pair_bits = table_bits(merges);
   pairs_.assign(size_t{1} << pair_bits, Pair{UINT64_MAX, 0, 0});
   pair_shift_ = 64 - pair_bits;
+  piece_filter_.size_for(tokens);
+  pair_filter_.size_for(merges);
   std::fill(std::begin(byte_token_), std::end(byte_token_), -1);
 }
 
@@ -79,6 +87,7 @@ void Bpe::add_token(std::string_view bytes, TokenId id) {
   length_[i] = static_cast<uint32_t>(bytes.size());
   pool_.append(bytes);
   const uint64_t key = piece_key(bytes);
+  piece_filter_.add(key);
   const size_t mask = pieces_.size() - 1;
   size_t slot = spread(key, piece_shift_);
   while (pieces_[slot].id >= 0) slot = (slot + 1) & mask;
@@ -88,6 +97,7 @@ void Bpe::add_token(std::string_view bytes, TokenId id) {
 
 TokenId Bpe::find(std::string_view bytes) const {
   const uint64_t key = piece_key(bytes);
+  if (!piece_filter_.has(key)) return -1;
   const size_t mask = pieces_.size() - 1;
   for (size_t slot = spread(key, piece_shift_);; slot = (slot + 1) & mask) {
     const Piece& piece = pieces_[slot];
@@ -107,6 +117,7 @@ Result<void> Bpe::add_merge(std::string_view left, std::string_view right) {
     return fail(Errc::kCorruption, "merge {}: a part or the result is not in the vocabulary", n_merges_);
   }
   const uint64_t key = static_cast<uint64_t>(l) << 32 | static_cast<uint64_t>(r);
+  pair_filter_.add(key);
   const size_t mask = pairs_.size() - 1;
   size_t slot = spread(key, pair_shift_);
   while (pairs_[slot].key != UINT64_MAX && pairs_[slot].key != key) slot = (slot + 1) & mask;
@@ -117,6 +128,7 @@ Result<void> Bpe::add_merge(std::string_view left, std::string_view right) {
 
 const Bpe::Pair* Bpe::find_pair(TokenId left, TokenId right) const {
   const uint64_t key = static_cast<uint64_t>(left) << 32 | static_cast<uint64_t>(right);
+  if (!pair_filter_.has(key)) return nullptr;
   const size_t mask = pairs_.size() - 1;
   for (size_t slot = spread(key, pair_shift_);; slot = (slot + 1) & mask) {
     const Pair& pair = pairs_[slot];
@@ -140,11 +152,13 @@ Result<void> Bpe::finish(bool ignore_merges) {
     if (left >= 0 && right >= 0) byte_pair_[static_cast<size_t>(left << 8 | right)] = &pair;
   }
   whole_ = std::make_unique<std::atomic<uint8_t>[]>(offset_.size());
+  find_matches();
   return {};
 }
 
 bool Bpe::encodes_to_itself(TokenId id, std::string_view piece) const {
   if (ignore_merges_) return true;
+  if (!splits_.empty()) return reachable_[static_cast<size_t>(id)] != 0;
   std::atomic<uint8_t>& state = whole_[static_cast<size_t>(id)];
   const uint8_t known = state.load(std::memory_order_relaxed);
   if (known != 0) return known == 1;
@@ -160,7 +174,9 @@ void Bpe::encode(std::string_view piece, std::vector<TokenId>& out) const {
     out.push_back(id);
     return;
   }
-  if (piece.size() <= kShortPiece) {
+  if (!splits_.empty()) {
+    match(piece, out);
+  } else if (piece.size() <= kShortPiece) {
     merge_short(piece, out);
   } else {
     merge_long(piece, out);
@@ -283,8 +299,9 @@ void Bpe::encode_reference(std::string_view piece, std::vector<TokenId>& out) co
 }
 
 size_t Bpe::memory_bytes() const {
-  return pieces_.capacity() * sizeof(Piece) + pairs_.capacity() * sizeof(Pair) + pool_.capacity() +
-         (offset_.capacity() + length_.capacity()) * sizeof(uint32_t) + byte_pair_.capacity() * sizeof(void*) +
+  return (piece_filter_.bits.capacity() + pair_filter_.bits.capacity()) * sizeof(uint64_t) + pieces_.capacity() * sizeof(Piece) + pairs_.capacity() * sizeof(Pair) + pool_.capacity() +
+         (offset_.capacity() + length_.capacity()) * sizeof(uint32_t) + splits_.capacity() * sizeof(Split) +
+         reachable_.capacity() + lengths_.capacity() * sizeof(uint64_t) + shorter_.capacity() * sizeof(TokenId) + byte_pair_.capacity() * sizeof(void*) +
          offset_.size();
 }
 
