@@ -24,7 +24,7 @@ def sanitized():
 
 
 def has_weights(folder):
-    return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
+    return (folder / "config.json").exists() and any(folder.glob("model*.safetensors"))
 
 
 def model_dir():
@@ -35,7 +35,7 @@ def model_dir():
     for folder in folders:
         if has_weights(folder):
             return folder
-    raise AssertionError(f"no model in {' or '.join(map(str, folders))}: config.json and *.safetensors expected")
+    raise AssertionError(f"no model in {' or '.join(map(str, folders))}: config.json and model*.safetensors expected")
 
 
 def free_port():
@@ -86,7 +86,7 @@ class Connection:
 
     def send_until_refused(self, data, chunk=1 << 16):
         """Sends as much as the other side takes: it may answer and stop reading before the end."""
-        view, sent = memoryview(data), 0
+        view, sent = memoryview(data.encode() if isinstance(data, str) else data), 0
         try:
             while sent < len(view):
                 sent += self.socket.send(view[sent:sent + chunk])
