@@ -27,3 +27,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     endif()
   endforeach()
 endif()
+
+# The benchmark program; it loads its peers (OpenBLAS, BLIS, oneDNN) at run time.
+add_executable(bench_kernels EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/kernels/bench_kernels.cc)
+target_link_libraries(bench_kernels PRIVATE di_kernels di_warnings ${CMAKE_DL_LIBS})
+target_link_libraries(di_kernels PRIVATE ${CMAKE_DL_LIBS})

@@ -16,7 +16,6 @@ struct LinearShape {
   int64_t outputs;     // of W, per group
   int64_t cols;
   int64_t groups;
-  int64_t value_bytes;  // of a decoded weight
   int64_t workers;
   int64_t tile_rows;
 };
@@ -31,16 +30,13 @@ struct LinearPlan {
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// A decoded panel has to stay in the second cache (a quarter of a megabyte and up); a task must be long enough to pay for
-// taking it, and there should be a few tasks per worker because cores differ in speed.
+// A task takes at most 128 weight rows: the part of a decoded panel that is in use at a time then stays in the second cache
+// (gemm.inl.h, kDepthBytes) and x is passed over rarely. There should be a few tasks per worker because cores differ in speed.
 inline LinearPlan pick_linear(const LinearShape& s) {
-  constexpr int64_t kPanelBytes = 320 * 1024;
   LinearPlan p{};
   const int64_t products = s.rows * s.outputs * s.cols * s.groups;
   p.parallel = s.workers > 1 && products >= kSerialProducts;
-  const int64_t fair = s.outputs * s.groups / (4 * s.workers) / 32 * 32;
-  const int64_t cached = kPanelBytes / (std::max<int64_t>(1, s.cols) * s.value_bytes) / 32 * 32;
-  p.panel_rows = std::clamp<int64_t>(std::min(fair, s.rows > 4 ? cached : fair), 32, 256);
+  p.panel_rows = std::clamp<int64_t>(s.outputs * s.groups / (4 * s.workers) / 32 * 32, 32, 128);
   p.panels = divide_up(s.outputs, p.panel_rows);
   p.block_rows = s.rows;
   const int64_t wanted = 2 * s.workers;

@@ -91,60 +91,101 @@ inline int64_t packed_stride(int64_t cols) {
   return packed_cols<D>(cols) + D::Kind::kLanes;
 }
 
+// How many columns in a row keep their order in a packed chunk; 1: the vectors of a chunk interleave its columns.
+template <class D>
+constexpr int pack_run() {
+  int run = 1;
+  while (run < D::kCols && D::column(run) == run) ++run;
+  return run;
+}
+
 // x (natural order, fp32) → packed. x is readable up to packed_cols; values beyond cols become zero.
 template <class D>
 inline void pack_row(float* x, int64_t cols, typename D::Kind::X* out) {
+  using X = typename D::Kind::X;
   const int64_t padded = packed_cols<D>(cols);
   for (int64_t i = cols; i < padded; ++i) x[i] = 0.F;
-  for (int64_t c = 0; c < padded; c += D::kCols) {
-#pragma GCC unroll 1
-    for (int p = 0; p < D::kCols; ++p) out[c + p] = D::Kind::from_float(x[c + D::column(p)]);
+  constexpr int kRun = pack_run<D>();
+  if constexpr (kRun == D::kCols) {
+    for (int64_t c = 0; c < padded; c += L) D::Kind::store_floats(out + c, load(x + c));
+  } else if constexpr (kRun == 1) {
+    static_assert(D::column(D::Kind::kLanes) == 1 && D::column(1) == D::kVecs);
+    for (int64_t c = 0; c < padded; c += D::kCols) {
+      for (int v = 0; v < D::kVecs; ++v) {
+        for (int l = 0; l < D::Kind::kLanes; ++l) out[c + v * D::Kind::kLanes + l] = D::Kind::from_float(x[c + v + D::kVecs * l]);
+      }
+    }
+  } else {
+    for (int64_t c = 0; c < padded; c += D::kCols) {
+      X natural[D::kCols];
+      for (int i = 0; i < D::kCols; i += L) D::Kind::store_floats(natural + i, load(x + c + i));
+      for (int p = 0; p < D::kCols; p += kRun) std::memcpy(out + c + p, natural + D::column(p), kRun * sizeof(X));
+    }
   }
 }
 
-// The vectors of chunk c of a row; the last chunk of a row may be short.
+// The scale of chunk c of a row, and the vectors of a whole chunk.
 template <class D>
-inline void decode_full(const MatView& m, RowRef r, int64_t c, typename D::Kind::V* w) {
+inline typename D::Scale scale_of(const MatView& m, RowRef r, int64_t c) {
   const uint8_t* scale = nullptr;
   if constexpr (D::kBits <= 8) scale = r.scale + (c * D::kCols / 32 >> m.group_shift);
-  D::decode(r.data + c * D::kCols * D::kBits / 8, scale, m.group_shift, w);
+  return D::scale(scale, m.group_shift);
 }
 
 template <class D>
+inline const uint8_t* chunk_data(RowRef r, int64_t c) {
+  return r.data + c * D::kCols * D::kBits / 8;
+}
+
+// The last chunk of a row when it is short: the columns beyond the end decode to zero.
+template <class D>
 inline void decode_tail(const MatView& m, RowRef r, int64_t c, typename D::Kind::V* w) {
-  alignas(64) uint8_t data[D::kCols * 4] = {};
+  alignas(64) uint8_t data[D::kCols * D::kBits / 8] = {};
   alignas(64) uint8_t scale[8] = {127, 127, 127, 127, 127, 127, 127, 127};
   const int64_t rest = m.cols - c * D::kCols;
-  std::memcpy(data, r.data + c * D::kCols * D::kBits / 8, static_cast<size_t>(rest * D::kBits / 8));
+  std::memcpy(data, chunk_data<D>(r, c), static_cast<size_t>(rest * D::kBits / 8));
   if constexpr (D::kBits <= 8) {
     const int64_t first = c * D::kCols / 32;
     for (int64_t g = 0; g < (rest + 31) / 32; ++g) scale[g] = r.scale[(first + g) >> m.group_shift];
   }
-  D::decode(data, scale, 0, w);
+  D::decode(data, D::scale(scale, 0), w);
 }
 
-// MR rows of x times NR (a multiple of 4) rows of W, decoded in registers. sums[m·NR/4 + n/4] holds 4 outputs.
-template <class D, int MR, int NR>
+inline constexpr int64_t kPrefetchTile = 128 * 1024;
+inline constexpr int64_t kPrefetchRow = 2048;
+
+// MR rows of x times NR (a multiple of 4) rows of W, decoded in registers. sums[m·NR/4 + n/4] holds 4 outputs. kOneScale: the
+// rows lie in one block of scales.
+template <class D, int MR, int NR, bool kOneScale>
 inline void direct_tile(const MatView& m, const typename D::Kind::X* const* x, const RowRef* w, __m128* sums) {
   using V = typename D::Kind::V;
+  using X = typename D::Kind::X;
   F acc[MR][NR];
 #pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 8
     for (int n = 0; n < NR; ++n) acc[i][n] = zero();
   }
+  const X* in[MR];
+  for (int i = 0; i < MR; ++i) in[i] = x[i];
+  RowRef row[NR];
+  for (int n = 0; n < NR; ++n) row[n] = w[n];
   const int64_t full = m.cols / D::kCols;
+  // Rows of a tile are short streams, which a hardware prefetcher picks up late: ask for the next tile's, or further on in a long row.
+  const int64_t ahead = NR * m.row_bytes <= kPrefetchTile ? NR * m.row_bytes : kPrefetchRow;
   for (int64_t c = 0; c < full; ++c) {
+    typename D::Scale scale = scale_of<D>(m, row[0], c);
 #pragma GCC unroll 8
     for (int n = 0; n < NR; ++n) {
+      if (!kOneScale && n > 0) scale = scale_of<D>(m, row[n], c);
       V v[D::kVecs];
-      decode_full<D>(m, w[n], c, v);
+      const uint8_t* data = chunk_data<D>(row[n], c);
+      _mm_prefetch(reinterpret_cast<const char*>(data + ahead), _MM_HINT_T1);
+      D::decode(data, scale, v);
 #pragma GCC unroll 8
       for (int j = 0; j < D::kVecs; ++j) {
 #pragma GCC unroll 8
-        for (int i = 0; i < MR; ++i) {
-          acc[i][n] = D::Kind::dot(D::Kind::load(x[i] + c * D::kCols + j * D::Kind::kLanes), v[j], acc[i][n]);
-        }
+        for (int i = 0; i < MR; ++i) acc[i][n] = D::Kind::dot(D::Kind::load(in[i] + c * D::kCols + j * D::Kind::kLanes), v[j], acc[i][n]);
       }
     }
   }
@@ -152,13 +193,11 @@ inline void direct_tile(const MatView& m, const typename D::Kind::X* const* x, c
 #pragma GCC unroll 8
     for (int n = 0; n < NR; ++n) {
       V v[D::kVecs];
-      decode_tail<D>(m, w[n], full, v);
+      decode_tail<D>(m, row[n], full, v);
 #pragma GCC unroll 8
       for (int j = 0; j < D::kVecs; ++j) {
 #pragma GCC unroll 8
-        for (int i = 0; i < MR; ++i) {
-          acc[i][n] = D::Kind::dot(D::Kind::load(x[i] + full * D::kCols + j * D::Kind::kLanes), v[j], acc[i][n]);
-        }
+        for (int i = 0; i < MR; ++i) acc[i][n] = D::Kind::dot(D::Kind::load(in[i] + full * D::kCols + j * D::Kind::kLanes), v[j], acc[i][n]);
       }
     }
   }
@@ -175,7 +214,11 @@ inline void direct_rows(const MatView& m, int64_t n0, int64_t n1, const typename
     RowRef w[NR];
     for (int64_t i = 0; i < NR; ++i) w[i] = m.row(std::min(n + i, n1 - 1));
     __m128 sums[MR * NR / 4];
-    direct_tile<D, MR, NR>(m, x, w, sums);
+    if (D::kBits == 8 && w[0].scale == w[NR - 1].scale) {
+      direct_tile<D, MR, NR, true>(m, x, w, sums);
+    } else {
+      direct_tile<D, MR, NR, false>(m, x, w, sums);
+    }
     for (int64_t i = 0; i < MR; ++i) {
       for (int64_t j = 0; j < NR && n + j < n1; j += 4) sink(i, n + j, std::min<int64_t>(4, n1 - n - j), sums[(i * NR + j) / 4]);
     }
@@ -193,7 +236,7 @@ inline void decode_panel(const MatView& m, int64_t n0, int64_t n1, typename D::K
     for (int64_t c = 0; c <= full; ++c) {
       typename D::Kind::V v[D::kVecs];
       if (c < full) {
-        decode_full<D>(m, r, c, v);
+        D::decode(chunk_data<D>(r, c), scale_of<D>(m, r, c), v);
       } else if (full * D::kCols < m.cols) {
         decode_tail<D>(m, r, c, v);
       } else {
@@ -437,7 +480,7 @@ inline void linear_groups(const Tensor& x, const Weight& w, int64_t groups, cons
     const int64_t outputs = w.rows / groups;
     const X*** packed = s.shared.take<const X**>(groups);
     for (int64_t g = 0; g < groups; ++g) packed[g] = pack_rows<D>(s, x, g * w.cols, w.cols, group);
-    const LinearPlan plan = pick_linear({x.rows, outputs, w.cols, groups, static_cast<int64_t>(sizeof(X)), s.pool.size(), kTileRows});
+    const LinearPlan plan = pick_linear({x.rows, outputs, w.cols, groups, s.pool.size(), kTileRows});
     run_tasks(s, plan.panels * plan.row_blocks * groups, plan.parallel, [&](Arena& scratch, int64_t task) {
       const int64_t g = task / (plan.panels * plan.row_blocks);
       const int64_t block = task / plan.panels % plan.row_blocks;

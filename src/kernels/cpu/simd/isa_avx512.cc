@@ -17,4 +17,6 @@ const Ops& ops_avx512() {
   return table;
 }
 
+Probe probe_avx512() { return avx512::make_probe(); }
+
 }  // namespace di::kernels::cpu

@@ -15,6 +15,7 @@ namespace di::kernels::cpu::DI_CPU_ISA {
 #include "kernels/cpu/simd/attention.inl.h"
 #include "kernels/cpu/simd/rows.inl.h"
 #include "kernels/cpu/simd/select.inl.h"
+#include "kernels/cpu/simd/probe.inl.h"
 
 inline Ops make_ops(const char* name) {
   Ops ops = reference_ops();

@@ -5,7 +5,7 @@
 // Where column c of a chunk lies in packed rows of a decoder.
 struct PackOrder {
   bool pairs;
-  int64_t chunk;
+  int64_t chunk;          // a power of two
   int64_t stride;         // elements of a packed row
   uint8_t position[128];  // of column c of a chunk
 };
@@ -25,7 +25,8 @@ inline PackOrder pack_order(WeightFormat format, bool pairs, int64_t cols) {
 inline void scatter(const PackOrder& order, void* row, int64_t column, const float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     const int64_t c = column + i;
-    const int64_t at = c / order.chunk * order.chunk + order.position[c % order.chunk];
+    const int64_t in_chunk = c & (order.chunk - 1);
+    const int64_t at = c - in_chunk + order.position[in_chunk];
     if (order.pairs) {
       static_cast<uint16_t*>(row)[at] = static_cast<uint16_t>(std::bit_cast<uint32_t>(x[i]) >> 16);
     } else {

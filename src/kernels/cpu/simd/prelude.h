@@ -20,6 +20,18 @@
 
 namespace di::kernels::cpu {
 
+// Arithmetic ceilings of one worker, for benchmarks: each call does n rounds of `…_flops` operations. pairs is null without
+// the bf16 instruction.
+struct Probe {
+  float (*wide)(int64_t n);
+  float (*pairs)(int64_t n);
+  double wide_flops;
+  double pair_flops;
+};
+Probe probe_avx2();
+Probe probe_avx512();
+Probe probe_avx512bf16();
+
 // The tables of the instruction sets; `ops()` picks one.
 const Ops& ops_avx2();
 const Ops& ops_avx512();

@@ -159,7 +159,9 @@ struct WideF32 {
   static constexpr int kCols = 8;
   static constexpr int kVecs = 1;
   static constexpr int column(int p) { return p; }
-  static void decode(const uint8_t* data, const uint8_t*, int, F* w) { w[0] = _mm256_loadu_ps(reinterpret_cast<const float*>(data)); }
+  struct Scale {};
+  static Scale scale(const uint8_t*, int) { return {}; }
+  static void decode(const uint8_t* data, Scale, F* w) { w[0] = load_unaligned(data); }
 };
 
 struct WideBf16 {
@@ -168,7 +170,9 @@ struct WideBf16 {
   static constexpr int kCols = 16;
   static constexpr int kVecs = 2;
   static constexpr int column(int p) { return p < 8 ? 2 * p : 2 * p - 15; }
-  static void decode(const uint8_t* data, const uint8_t*, int, F* w) {
+  struct Scale {};
+  static Scale scale(const uint8_t*, int) { return {}; }
+  static void decode(const uint8_t* data, Scale, F* w) {
     const I v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data));
     w[0] = _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
     w[1] = _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(-65536)));
@@ -181,8 +185,9 @@ struct WideFp8 {
   static constexpr int kCols = 32;
   static constexpr int kVecs = 4;
   static constexpr int column(int p) { return p; }
-  static void decode(const uint8_t* data, const uint8_t* scale, int, F* w) {
-    const F s = set1(fp8_multiplier(scale[0]));
+  using Scale = F;
+  static Scale scale(const uint8_t* s, int) { return set1(fp8_multiplier(s[0])); }
+  static void decode(const uint8_t* data, Scale s, F* w) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       w[i] = mul(load_e4m3(data + 8 * i), s);
@@ -196,10 +201,13 @@ struct WideFp4 {
   static constexpr int kCols = 64;
   static constexpr int kVecs = 8;
   static constexpr int column(int p) { return 8 * (p % 8) + p / 8; }
-  static void decode(const uint8_t* data, const uint8_t* scale, int group_shift, F* w) {
+  using Scale = F;
+  static Scale scale(const uint8_t* s, int group_shift) {
+    return _mm256_set_m128(_mm_set1_ps(ue8m0(s[1 >> group_shift])), _mm_set1_ps(ue8m0(s[0])));
+  }
+  static void decode(const uint8_t* data, Scale s, F* w) {
     const F table = _mm256_setr_ps(0.F, .5F, 1.F, 1.5F, 2.F, 3.F, 4.F, 6.F);
     const I sign = _mm256_set1_epi32(static_cast<int>(0x80000000U));
-    const F s = _mm256_set_m128(_mm_set1_ps(ue8m0(scale[1 >> group_shift])), _mm_set1_ps(ue8m0(scale[0])));
     const I v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data));
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) {

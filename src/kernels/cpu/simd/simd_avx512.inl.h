@@ -156,7 +156,9 @@ struct WideF32 {
   static constexpr int kCols = 16;
   static constexpr int kVecs = 1;
   static constexpr int column(int p) { return p; }
-  static void decode(const uint8_t* data, const uint8_t*, int, F* w) { w[0] = _mm512_loadu_ps(data); }
+  struct Scale {};
+  static Scale scale(const uint8_t*, int) { return {}; }
+  static void decode(const uint8_t* data, Scale, F* w) { w[0] = _mm512_loadu_ps(data); }
 };
 
 struct WideBf16 {
@@ -165,7 +167,9 @@ struct WideBf16 {
   static constexpr int kCols = 32;
   static constexpr int kVecs = 2;
   static constexpr int column(int p) { return p < 16 ? 2 * p : 2 * p - 31; }
-  static void decode(const uint8_t* data, const uint8_t*, int, F* w) {
+  struct Scale {};
+  static Scale scale(const uint8_t*, int) { return {}; }
+  static void decode(const uint8_t* data, Scale, F* w) {
     const I v = _mm512_loadu_si512(data);
     w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
     w[1] = _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536)));
@@ -178,11 +182,17 @@ struct WideFp8 {
   static constexpr int kCols = 64;
   static constexpr int kVecs = 4;
   static constexpr int column(int p) { return p; }
-  static void decode(const uint8_t* data, const uint8_t* scale, int group_shift, F* w) {
-    const F s[2] = {set1(fp8_multiplier(scale[0])), set1(fp8_multiplier(scale[1 >> group_shift]))};
+  struct Scale {
+    F first;
+    F second;
+  };
+  static Scale scale(const uint8_t* s, int group_shift) {
+    return {set1(fp8_multiplier(s[0])), set1(fp8_multiplier(s[1 >> group_shift]))};
+  }
+  static void decode(const uint8_t* data, const Scale& s, F* w) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      w[i] = mul(load_e4m3(data + 16 * i), s[i / 2]);
+      w[i] = mul(load_e4m3(data + 16 * i), i < 2 ? s.first : s.second);
     }
   }
 };
@@ -193,9 +203,10 @@ struct WideFp4 {
   static constexpr int kCols = 128;
   static constexpr int kVecs = 8;
   static constexpr int column(int p) { return 8 * (p % 16) + p / 16; }
-  static void decode(const uint8_t* data, const uint8_t* scale, int, F* w) {
+  using Scale = F;
+  static Scale scale(const uint8_t* s, int) { return lane_scales(s); }
+  static void decode(const uint8_t* data, Scale s, F* w) {
     const F table = _mm512_setr_ps(0.F, .5F, 1.F, 1.5F, 2.F, 3.F, 4.F, 6.F, -0.F, -.5F, -1.F, -1.5F, -2.F, -3.F, -4.F, -6.F);
-    const F s = lane_scales(scale);
     const I v = _mm512_loadu_si512(data);
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) {
@@ -229,15 +240,19 @@ struct PairKind {
   static __m512bh as_bf16(V v) { return reinterpret_cast<__m512bh>(v); }
 };
 
-inline I shift_exponents(I w, I offset) {
-  const __mmask32 nonzero = _mm512_test_epi16_mask(w, _mm512_set1_epi16(0x7fff));
-  return _mm512_mask_add_epi16(w, nonzero, w, offset);
-}
+// Adds to the exponents of w; zeros stay zero.
+inline I shift_exponents(I w, I offset) { return _mm512_maskz_add_epi16(_mm512_test_epi16_mask(w, _mm512_set1_epi16(0x7fff)), w, offset); }
 
-inline int exponent_offset(uint8_t scale) {
-  const int s = scale < 32 ? 32 : scale > 222 ? 222 : scale;
-  return (s - 127) * 128;
+// (s - 127)·2^7 of each scale byte.
+struct ExponentOffsets {
+  short of[256];
+};
+constexpr ExponentOffsets make_exponent_offsets() {
+  ExponentOffsets t{};
+  for (int s = 0; s < 256; ++s) t.of[s] = static_cast<short>(((s < 32 ? 32 : s > 222 ? 222 : s) - 127) * 128);
+  return t;
 }
+inline constexpr ExponentOffsets kExponentOffsets = make_exponent_offsets();
 
 struct PairBf16 {
   using Kind = PairKind;
@@ -245,7 +260,9 @@ struct PairBf16 {
   static constexpr int kCols = 32;
   static constexpr int kVecs = 1;
   static constexpr int column(int p) { return p; }
-  static void decode(const uint8_t* data, const uint8_t*, int, I* w) { w[0] = _mm512_loadu_si512(data); }
+  struct Scale {};
+  static Scale scale(const uint8_t*, int) { return {}; }
+  static void decode(const uint8_t* data, Scale, I* w) { w[0] = _mm512_loadu_si512(data); }
 };
 
 // High and low bytes of the bf16 form of the 128 magnitudes of E4M3.
@@ -278,14 +295,19 @@ struct PairFp8 {
   static constexpr int kCols = 64;
   static constexpr int kVecs = 2;
   static constexpr int column(int p) { return 16 * (p % 32 / 8) + 8 * (p / 32) + p % 8; }
-  static void decode(const uint8_t* data, const uint8_t* scale, int group_shift, I* w) {
+  using Scale = I;
+  static Scale scale(const uint8_t* s, int group_shift) {
+    const I first = _mm512_set1_epi16(kExponentOffsets.of[s[0]]);
+    return _mm512_mask_set1_epi16(first, 0xffff0000U, kExponentOffsets.of[s[1 >> group_shift]]);
+  }
+  static void decode(const uint8_t* data, Scale offset, I* w) {
     const I v = _mm512_loadu_si512(data);
-    const I high = _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3Bytes.high), v, _mm512_load_si512(kE4m3Bytes.high + 64));
-    const I low = _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3Bytes.low), v, _mm512_load_si512(kE4m3Bytes.low + 64));
+    I for_high = v;  // the permutation destroys its index: give it copies in registers
+    I for_low = v;
+    asm("" : "+v"(for_high), "+v"(for_low));
+    const I high = _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3Bytes.high), for_high, _mm512_load_si512(kE4m3Bytes.high + 64));
+    const I low = _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3Bytes.low), for_low, _mm512_load_si512(kE4m3Bytes.low + 64));
     const I signed_high = _mm512_ternarylogic_epi32(high, v, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);  // high | (v & 0x80)
-    const __m256i first = _mm256_set1_epi16(static_cast<short>(exponent_offset(scale[0])));
-    const __m256i second = _mm256_set1_epi16(static_cast<short>(exponent_offset(scale[1 >> group_shift])));
-    const I offset = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
     w[0] = shift_exponents(_mm512_unpacklo_epi8(low, signed_high), offset);
     w[1] = shift_exponents(_mm512_unpackhi_epi8(low, signed_high), offset);
   }
@@ -297,17 +319,21 @@ struct PairFp4 {
   static constexpr int kCols = 128;
   static constexpr int kVecs = 4;
   static constexpr int column(int p) { return 4 * (p % 32) + p / 32; }
-  static void decode(const uint8_t* data, const uint8_t* scale, int, I* w) {
-    // vpermw reads the low 5 bits of an index: both halves of the table are equal, so the fifth bit does not matter.
-    const __m256i half = _mm256_setr_epi16(0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, short(0x8000), short(0xbf00),
-                                           short(0xbf80), short(0xbfc0), short(0xc000), short(0xc040), short(0xc080), short(0xc0c0));
-    const I table = _mm512_broadcast_i64x4(half);
-    __m128i s = _mm_cvtsi32_si128(static_cast<int>(four_scales(scale)));
-    s = _mm_min_epu8(_mm_max_epu8(s, _mm_set1_epi8(32)), _mm_set1_epi8(static_cast<char>(222)));
-    const __m128i words = _mm_slli_epi16(_mm_sub_epi16(_mm_cvtepu8_epi16(s), _mm_set1_epi16(127)), 7);
+  using Scale = I;
+  // (s - 32)·2^7 for the words of each 32 columns; the other 95 binades are in the table below.
+  static Scale scale(const uint8_t* s, int) {
+    const __m128i above = _mm_subs_epu8(_mm_cvtsi32_si128(static_cast<int>(four_scales(s))), _mm_set1_epi8(32));
     const I word = _mm512_setr_epi64(0, 0, 0x0001000100010001, 0x0001000100010001, 0x0002000200020002, 0x0002000200020002,
                                      0x0003000300030003, 0x0003000300030003);
-    const I offset = _mm512_permutexvar_epi16(word, _mm512_castsi128_si512(words));
+    return _mm512_permutexvar_epi16(word, _mm512_castsi128_si512(_mm_slli_epi16(_mm_cvtepu8_epi16(above), 7)));
+  }
+  static constexpr short entry(int bits) { return static_cast<short>(bits == 0 ? 0 : bits - 95 * 128); }
+  static constexpr short negative(int bits) { return static_cast<short>((bits == 0 ? 0 : bits - 95 * 128) | 0x8000); }
+  static void decode(const uint8_t* data, Scale offset, I* w) {
+    // vpermw reads the low 5 bits of an index: both halves of the table are equal, so the fifth bit does not matter.
+    const I table = _mm512_broadcast_i64x4(_mm256_setr_epi16(
+        entry(0), entry(0x3f00), entry(0x3f80), entry(0x3fc0), entry(0x4000), entry(0x4040), entry(0x4080), entry(0x40c0), negative(0),
+        negative(0x3f00), negative(0x3f80), negative(0x3fc0), negative(0x4000), negative(0x4040), negative(0x4080), negative(0x40c0)));
     const I v = _mm512_loadu_si512(data);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
