@@ -1,11 +1,11 @@
 """The program as a process: exit statuses, orderly ends, memory, ./run."""
+import concurrent.futures
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import threading
 
 import harness
 import pytest
@@ -142,11 +142,9 @@ def test_peak_memory_is_below_files_plus_kv_plan_plus_100_mib(start):
     server = start(*options)
     kv_bytes = json.loads(deepinfer("model", "inspect", model_dir(), *options, "--json").stdout)["plan"]["kv_total_bytes"]
     assert kv_bytes > 0
-    threads = [threading.Thread(target=server.answer, args=("word " * (20 if i % 4 else 4000),), kwargs={"max_tokens": 64}) for i in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        prompts = ["word " * (20 if i % 4 else 4000) for i in range(16)]
+        assert all(pool.map(lambda prompt: server.json("POST", CHAT, server.body(prompt, max_tokens=64, ignore_eos=True)), prompts))
     peak = server.peak_resident_bytes()
     limit = model_bytes() + kv_bytes + (100 << 20)
     print(f"peak {peak >> 20} MiB, files {model_bytes() >> 20} MiB, KV plan {kv_bytes >> 20} MiB")
