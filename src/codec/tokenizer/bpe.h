@@ -46,22 +46,27 @@ class Bpe {
   size_t memory_bytes() const;
 
  private:
+  static constexpr int32_t kNoRank = INT32_MAX;
   struct Piece {     // open addressing on the token's bytes
     uint64_t key;    // the bytes themselves (up to 8, zero padded), else their hash
     int32_t id;      // -1: free
     uint32_t length;
   };
-  struct Pair {      // open addressing on (left, right)
-    uint64_t key;    // left << 32 | right; all ones: free
-    int32_t rank;
-    TokenId merged;
-  };
+  // Open addressing on (left, right); left, right and rank share one word (21 bits each), so that the table stays small.
+  // All ones: free.
+  using Pair = uint64_t;
+  static constexpr int kIdBits = 21;
+  static constexpr uint64_t kIdMask = (uint64_t{1} << kIdBits) - 1;
+  static constexpr Pair kNoPair = UINT64_MAX;
+  static uint64_t pair_key(TokenId left, TokenId right) {
+    return static_cast<uint64_t>(left) << kIdBits | static_cast<uint64_t>(right);
+  }
   struct Symbol;     // long pieces: doubly linked
-  static constexpr int32_t kNoRank = INT32_MAX;
 
   static uint64_t piece_key(std::string_view bytes);
   static size_t spread(uint64_t key, int shift) { return static_cast<size_t>((key * 0x9E3779B97F4A7C15ULL) >> shift); }
-  const Pair* find_pair(TokenId left, TokenId right) const;
+  // Rank of the merge of two tokens, or kNoRank.
+  int32_t find_pair(TokenId left, TokenId right) const;
   bool encodes_to_itself(TokenId id, std::string_view piece) const;
   void find_matches();
   bool is_compatible(TokenId left, TokenId right, int32_t limit) const;
@@ -96,7 +101,8 @@ class Bpe {
   std::vector<uint32_t> offset_;       // [id], start in pool_
   std::vector<uint32_t> length_;       // [id]
   TokenId byte_token_[256] = {};
-  std::vector<const Pair*> byte_pair_;  // [left byte << 8 | right byte], merges of two single bytes
+  std::vector<int32_t> byte_pair_;  // [left byte << 8 | right byte], rank of the merge of two single bytes
+  std::vector<TokenId> merged_;     // [rank]
   // Matching; empty when the model does not allow it.
   struct Split {
     TokenId left;
@@ -108,10 +114,91 @@ class Bpe {
   std::vector<uint64_t> lengths_;         // [hash of the first bytes]: lengths of the tokens that start so, bit 63 = 63 and more
   std::vector<uint32_t> long_lengths_;    // token lengths of 63 bytes and more, longest first
   std::vector<TokenId> shorter_;          // [id], longest reachable token that is a proper prefix, or -1
-  int32_t n_merges_ = 0;
   bool ignore_merges_ = false;
   // Per token: 0 not looked at, 1 its bytes encode to itself, 2 they do not. Any thread may fill it in (same answer).
   mutable std::unique_ptr<std::atomic<uint8_t>[]> whole_;
 };
+
+// The look-ups, inline because nearly all of the encoder's time goes into them.
+namespace bpe {
+
+inline uint64_t load_tail(const char* p, size_t n) {  // n <= 8 bytes, zero padded
+  uint64_t v = 0;
+  std::memcpy(&v, p, n);
+  return v;
+}
+
+__extension__ using Uint128 = unsigned __int128;
+
+inline uint64_t mix(uint64_t a, uint64_t b) {
+  const auto product = static_cast<Uint128>(a) * b;
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+// Equal strings of equal length.
+inline bool same_bytes(std::string_view a, std::string_view b) {
+  if (a.size() >= 8 && a.size() <= 16) {
+    const size_t tail = a.size() - 8;
+    return load_tail(a.data(), 8) == load_tail(b.data(), 8) &&
+           load_tail(a.data() + tail, 8) == load_tail(b.data() + tail, 8);
+  }
+  return a == b;
+}
+
+}  // namespace bpe
+
+inline uint64_t Bpe::piece_key(std::string_view bytes) {
+  const char* p = bytes.data();
+  size_t n = bytes.size();
+  switch (n) {  // the common lengths without a call to memcpy
+    case 1: return static_cast<unsigned char>(p[0]);
+    case 2: return bpe::load_tail(p, 2);
+    case 3: return bpe::load_tail(p, 2) | bpe::load_tail(p + 2, 1) << 16;
+    case 4: return bpe::load_tail(p, 4);
+    case 5:
+    case 6:
+    case 7:
+      return bpe::load_tail(p, 4) | bpe::load_tail(p + n - 4, 4) << ((n - 4) * 8);
+    case 8: return bpe::load_tail(p, 8);
+    default: break;
+  }
+  uint64_t h = n;
+  while (n > 16) {
+    h = bpe::mix(h ^ bpe::load_tail(p, 8), 0xA0761D6478BD642FULL ^ bpe::load_tail(p + 8, 8));
+    p += 16;
+    n -= 16;
+  }
+  if (n >= 8) return bpe::mix(h ^ bpe::load_tail(p, 8), 0xE7037ED1A0B428DBULL ^ bpe::load_tail(p + n - 8, 8));
+  return bpe::mix(h ^ bpe::load_tail(p, n), 0xE7037ED1A0B428DBULL);
+}
+
+inline std::string_view Bpe::bytes_of(TokenId id) const {
+  const auto i = static_cast<size_t>(id);
+  if (i >= offset_.size()) return {};
+  return std::string_view(pool_).substr(offset_[i], length_[i]);
+}
+
+inline TokenId Bpe::find(std::string_view bytes) const {
+  const uint64_t key = piece_key(bytes);
+  if (!piece_filter_.has(key)) return -1;
+  const size_t mask = pieces_.size() - 1;
+  for (size_t slot = spread(key, piece_shift_);; slot = (slot + 1) & mask) {
+    const Piece& piece = pieces_[slot];
+    if (piece.id < 0) return -1;
+    if (piece.key != key || piece.length != bytes.size()) continue;
+    if (bytes.size() <= 8 || bpe::same_bytes(bytes_of(piece.id), bytes)) return piece.id;
+  }
+}
+
+inline int32_t Bpe::find_pair(TokenId left, TokenId right) const {
+  const uint64_t key = pair_key(left, right);
+  if (!pair_filter_.has(key)) return kNoRank;
+  const size_t mask = pairs_.size() - 1;
+  for (size_t slot = spread(key, pair_shift_);; slot = (slot + 1) & mask) {
+    const Pair pair = pairs_[slot];
+    if (pair >> kIdBits == key) return static_cast<int32_t>(pair & kIdMask);
+    if (pair == kNoPair) return kNoRank;
+  }
+}
 
 }  // namespace di::codec

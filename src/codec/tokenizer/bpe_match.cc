@@ -25,17 +25,18 @@ uint64_t length_bit(size_t length) { return uint64_t{1} << std::min<size_t>(leng
 void Bpe::find_matches() {
   const size_t n = offset_.size();
   std::vector<Split> splits(n, Split{-1, -1, -1});
-  for (const Pair& pair : pairs_) {
-    if (pair.key == UINT64_MAX) continue;
-    Split& split = splits[static_cast<size_t>(pair.merged)];
+  for (const Pair pair : pairs_) {
+    if (pair == kNoPair) continue;
+    const auto rank = static_cast<int32_t>(pair & kIdMask);
+    Split& split = splits[static_cast<size_t>(merged_[static_cast<size_t>(rank)])];
     if (split.rank >= 0) return;  // two merges make this token
-    split = {static_cast<TokenId>(pair.key >> 32), static_cast<TokenId>(pair.key & UINT32_MAX), pair.rank};
+    split = {static_cast<TokenId>(pair >> (2 * kIdBits)), static_cast<TokenId>(pair >> kIdBits & kIdMask), rank};
   }
   const auto made_before = [&](TokenId part, int32_t rank) {
     const auto i = static_cast<size_t>(part);
     return splits[i].rank < rank && (splits[i].rank >= 0 || length_[i] == 1);
   };
-  std::vector<TokenId> by_rank(static_cast<size_t>(n_merges_), -1);
+  std::vector<TokenId> by_rank(merged_.size(), -1);
   for (size_t id = 0; id < n; ++id) {
     const Split& split = splits[id];
     if (split.rank < 0) continue;
@@ -74,8 +75,7 @@ void Bpe::find_matches() {
 // first; at each stage the two symbols at the border existed side by side, and their own merge must not have been due.
 bool Bpe::is_compatible(TokenId left, TokenId right, int32_t limit) const {
   while (true) {
-    const Pair* pair = find_pair(left, right);
-    if (pair != nullptr && pair->rank < limit) return false;
+    if (find_pair(left, right) < limit) return false;
     const Split& l = splits_[static_cast<size_t>(left)];
     const Split& r = splits_[static_cast<size_t>(right)];
     if (l.rank > r.rank) {

@@ -284,7 +284,7 @@ class Reader {
     impl_.bytes[static_cast<size_t>(id)] = impl_.extra_bytes.emplace_back(std::move(bytes));
   }
 
-  static constexpr int64_t kMaxId = (1 << 24) - 1;
+  static constexpr int64_t kMaxId = (1 << 21) - 1;
 
   const std::string& name_;
   const TokenizerOptions& options_;
