@@ -244,16 +244,14 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
   asio::awaitable<bool> answer(Parser& parser, int64_t received_ns) {
     const int minor = parser.get().version() == 10 ? 0 : 1;
     const bool close = !parser.keep_alive() || server_.stopping.load();
-    auto exchange =
-        std::make_shared<WireExchange>(to_request(parser, received_ns), minor, close, server_.limits.send_buffer_bytes,
-                                       [weak = weak_from_this(), executor = socket_.get_executor()] {
-                                         asio::post(executor, [weak] {
-                                           if (const auto self = weak.lock()) {
-                                             self->woken_ = true;
-                                             self->wake_.cancel();
-                                           }
-                                         });
-                                       });
+    const auto wake = [weak = weak_from_this(), executor = socket_.get_executor()] {
+      asio::post(executor, [weak] {
+        if (const auto self = weak.lock()) self->on_wake();
+      });
+    };
+    auto exchange = std::make_shared<WireExchange>(to_request(parser, received_ns), minor, close,
+                                                   server_.limits.send_buffer_bytes, wake);
+    current_ = exchange;
     server_.exchange_opened(1);
     watching_ = true;
     gone_ = false;
@@ -268,6 +266,13 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
     while (watching_) co_await sleep_until_woken(SteadyClock::time_point::max());
     stop_watching_ = false;
     co_return complete && !exchange->close() && !half_closed_ && !server_.stopping.load();
+  }
+
+  void on_wake() {
+    woken_ = true;
+    wake_.cancel();
+    // A client that lets the buffer run over is not waited for, also in the middle of a write.
+    if (const auto exchange = current_.lock(); exchange && exchange->overflowed()) socket_.cancel();
   }
 
   asio::awaitable<void> sleep_until_woken(SteadyClock::time_point until) {
@@ -334,6 +339,7 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
   bool idle_ = false;
   bool timed_out_ = false;
   bool woken_ = false;
+  std::weak_ptr<WireExchange> current_;
   bool watching_ = false;
   bool stop_watching_ = false;
   bool half_closed_ = false;

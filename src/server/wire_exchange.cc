@@ -144,6 +144,11 @@ bool WireExchange::close() const {
   return close_;
 }
 
+bool WireExchange::overflowed() const {
+  const std::lock_guard lock(mutex_);
+  return overflow_;
+}
+
 void WireExchange::probe() {
   const std::lock_guard lock(mutex_);
   if (ended_ || http_minor_ == 0) return;

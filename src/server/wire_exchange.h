@@ -38,6 +38,7 @@ class WireExchange final : public Exchange {
   };
   Taken take();
   bool close() const;
+  bool overflowed() const;
   // Puts in something that a living client ignores and a dead one's kernel answers with a reset.
   void probe();
   void send_keep_alive();

@@ -266,7 +266,7 @@ TEST(Engine, EndsRequestsAtTheirDeadlines) {
     clock.wait_for_sleepers(1);
     clock.advance(kNsPerMs);
   }
-  EXPECT_EQ(queued.wait().error.code, Errc::kUnavailable);
+  EXPECT_EQ(queued.wait().error.code, Errc::kResourceExhausted);
   EXPECT_EQ(total.wait().finish, FinishReason::kError);
   EXPECT_EQ(total.wait().error.code, Errc::kDeadlineExceeded);
 }
