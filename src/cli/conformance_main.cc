@@ -1,15 +1,20 @@
 // deepinfer-conformance KIND DIR: runs a folder of cases and prints each failing one with what was expected and found;
 // the last line is "N passed, N failed" (design.md §2).
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
 
 #include "base/thread_pool.h"
 #include "cli/local_model.h"
+#include "codec/conformance/conformance.h"
 #include "codec/tokenizer/tokenizer.h"
+#include "kernels/conformance_modules.h"
 #include "kernels/cpu/cpu.h"
 #include "model/conformance.h"
+#include "model/safetensors.h"
 
 namespace {
 
@@ -17,7 +22,7 @@ using namespace di;
 
 constexpr const char* kUsageText =
     "usage: deepinfer-conformance KIND DIR [--vectors PATH] [--kernels fast|reference] [--threads N]\n"
-    "KIND: model\n";
+    "KIND: tokenizer, recipe, model\n";
 
 struct Arguments {
   std::string kind;
@@ -54,6 +59,70 @@ struct Totals {
   int failed = 0;
 };
 
+namespace fs = std::filesystem;
+
+// The folder of reference vectors: the one named, else the nearest one above the program, the working directory or DIR.
+std::string vectors_root(const Arguments& arguments) {
+  if (!arguments.vectors.empty()) return arguments.vectors;
+  std::error_code ec;
+  for (const fs::path& start : {fs::read_symlink("/proc/self/exe", ec).parent_path(), fs::current_path(ec),
+                                fs::absolute(arguments.dir, ec).lexically_normal()}) {
+    for (fs::path at = start; at.has_relative_path(); at = at.parent_path()) {
+      for (const fs::path& candidate : {at / "vectors", at / "shared" / "vectors"}) {
+        if (fs::exists(candidate / "recipe", ec)) return candidate.string();
+      }
+      if (fs::exists(at / "recipe" / "tokenizer.json", ec)) return at.string();
+    }
+  }
+  return arguments.dir;
+}
+
+Totals run_codec(const Arguments& arguments) {
+  const std::string root = vectors_root(arguments);
+  std::error_code ec;
+  const std::string helpers = fs::exists(fs::path(root) / "recipe", ec) ? root + "/recipe" : root;
+  const codec::ConformanceResult result = arguments.kind == "tokenizer"
+                                              ? codec::run_tokenizer_cases(arguments.dir, helpers)
+                                              : codec::run_recipe_cases(arguments.dir, helpers);
+  for (const std::string& failure : result.failures) std::printf("FAILED %s\n", failure.c_str());
+  return {result.passed, result.failed};
+}
+
+void count(Totals& totals, const std::string& name, bool passed, double error, double bound,
+           const std::string& detail) {
+  passed ? ++totals.passed : ++totals.failed;
+  if (!passed) {
+    std::printf("FAILED %s: error %.3g, bound %.3g; %s\n", name.c_str(), error, bound, detail.c_str());
+  }
+}
+
+// The files of single modules that lie in the folder itself.
+void run_module_files(const std::string& dir, const kernels::Ops& ops, kernels::Stream& stream, Totals& totals) {
+  std::vector<fs::path> files;
+  std::error_code ec;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir, ec)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("mod_") && name.ends_with(".safetensors")) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  for (const fs::path& path : files) {
+    const std::string name = path.filename().string();
+    const Result<model::Safetensors> file = model::Safetensors::open(path.string());
+    if (!file) {
+      count(totals, name, false, 0, 0, file.error().message);
+      continue;
+    }
+    std::vector<kernels::NamedTensor> tensors;
+    for (const model::TensorView& t : file->tensors()) {
+      tensors.push_back({std::string(t.name), std::string(model::to_string(t.dtype)),
+                         std::vector<int64_t>(t.shape.begin(), t.shape.end()), t.data, t.bytes});
+    }
+    const std::vector<kernels::ModuleCheck> checks = kernels::run_module_file(name, tensors, ops, stream);
+    for (const kernels::ModuleCheck& c : checks) count(totals, c.name, c.passed, c.error, c.bound, c.detail);
+    if (checks.empty()) count(totals, name, false, 0, 0, "no module of this program has tensors of these names");
+  }
+}
+
 Totals run_model(const Arguments& arguments) {
   ThreadPool pool(arguments.threads);
   const kernels::cpu::StreamPtr stream = kernels::cpu::make_stream(pool);
@@ -64,12 +133,11 @@ Totals run_model(const Arguments& arguments) {
     const codec::TokenizerRef tokenizer = DI_TRY(codec::Tokenizer::load(dir));
     return cli::token_texts(*tokenizer);
   };
+  Totals totals;
+  run_module_files(arguments.dir, ops, *stream, totals);
   const model::ConformanceReport report = model::run_model_folders(arguments.dir, {ops, *stream, *device}, texts);
-  for (const model::ConformanceCase& c : report.cases) {
-    if (!c.passed)
-      std::printf("FAILED %s: error %.3g, bound %.3g; %s\n", c.name.c_str(), c.error, c.bound, c.detail.c_str());
-  }
-  return {report.passed(), report.failed()};
+  for (const model::ConformanceCase& c : report.cases) count(totals, c.name, c.passed, c.error, c.bound, c.detail);
+  return totals;
 }
 
 }  // namespace
@@ -83,6 +151,8 @@ int main(int argc, char** argv) {
   Totals totals;
   if (arguments.kind == "model") {
     totals = run_model(arguments);
+  } else if (arguments.kind == "tokenizer" || arguments.kind == "recipe") {
+    totals = run_codec(arguments);
   } else {
     std::fprintf(stderr, "deepinfer-conformance: no such kind: %s\n%s", arguments.kind.c_str(), kUsageText);
     return 2;

@@ -28,6 +28,7 @@ struct Options {
   ChatOptions run;
   GenerateOptions generate;
   InspectOptions inspect;
+  BenchKernelsOptions bench_kernels;
 };
 
 size_t edit_distance(const std::string& a, const std::string& b) {
@@ -174,6 +175,21 @@ void add_serve(CLI::App& root, ServeOptions& o) {
                "Time in which a client must read something (60s)");
 }
 
+void add_bench(CLI::App& root, Options& o) {
+  CLI::App& bench = *root.add_subcommand("bench", "Measure");
+  bench.require_subcommand(1);
+  CLI::App& kernels = *bench.add_subcommand("kernels", "CPU operators: ratios to this machine's ceilings, in one run");
+  kernels.add_option("--threads", o.bench_kernels.threads, "Compute threads (all usable cores)")
+      ->check(CLI::Range(1, 1024));
+  kernels.add_option("--repetitions", o.bench_kernels.repetitions, "Samples per case")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  kernels.add_option("--filter", o.bench_kernels.filter, "Only cases whose name has this in it");
+  kernels.add_option("--megabytes", o.bench_kernels.megabytes, "Weights of the bandwidth cases")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+}
+
 void add_commands(CLI::App& root, Options& o) {
   root.require_subcommand(1);
   root.set_version_flag("--version", std::string("deepinfer ") + DI_VERSION);
@@ -226,6 +242,7 @@ void add_commands(CLI::App& root, Options& o) {
       ->check(CLI::IsMember({"on", "off"}))
       ->type_name("on|off");
   inspect.add_flag("--json", o.inspect.json, "One JSON object instead of text");
+  add_bench(root, o);
 }
 
 // DEEPINFER_MAX_NUM_SEQS stands for --max-num-seqs, and so on.
@@ -261,6 +278,7 @@ int dispatch(const CLI::App& root, Options& o) {
   if (name == "chat") return chat(o.chat);
   if (name == "run") return run(o.run);
   if (name == "generate") return generate(o.generate);
+  if (name == "bench") return bench_kernels(o.bench_kernels);
   return model_inspect(o.inspect);
 }
 

@@ -65,10 +65,18 @@ struct InspectOptions {
   bool json = false;
 };
 
+struct BenchKernelsOptions {
+  int32_t threads = 0;  // 0: the usable cores
+  int32_t repetitions = 9;
+  std::string filter;       // part of a case name; empty: all
+  int64_t megabytes = 256;  // of weights in the bandwidth cases
+};
+
 int serve(const ServeOptions& options);
 int chat(const ChatOptions& options);
 int run(const ChatOptions& options);
 int generate(const GenerateOptions& options);
 int model_inspect(const InspectOptions& options);
+int bench_kernels(const BenchKernelsOptions& options);
 
 }  // namespace di::cli
