@@ -7,9 +7,10 @@
 
 namespace di::kernels::cpu {
 
-// Below these sizes a parallel region (about a microsecond) costs more than it gives.
-inline constexpr int64_t kSerialProducts = 48 * 1024;  // multiply-adds
-inline constexpr int64_t kSerialValues = 8 * 1024;     // values passed over once
+// Below these sizes (about 10 microseconds of one core) a parallel region gives less than it risks: it costs a microsecond on an
+// idle machine, but a scheduler's time slice when another process holds one of the cores.
+inline constexpr int64_t kSerialProducts = 256 * 1024;  // multiply-adds
+inline constexpr int64_t kSerialValues = 32 * 1024;     // values passed over once
 
 struct LinearShape {
   int64_t rows;        // of x

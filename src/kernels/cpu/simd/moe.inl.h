@@ -247,7 +247,7 @@ inline void moe_block(const MoeArgs& block, int64_t first_row, const Tensor& who
   }
   first_task[active] = tasks;
   const MoeCall call{&a, experts, active, slot, x, hidden, places};
-  run_tasks(s, tasks, products >= kSerialProducts / 2, [&](Arena& scratch, int64_t task) {
+  run_tasks(s, tasks, products >= kSerialProducts, [&](Arena& scratch, int64_t task) {
     const int64_t e = std::upper_bound(first_task, first_task + active + 1, task) - first_task - 1;
     gate_up(call, experts[e], (task - first_task[e]) * experts[e].kind->panel, scratch);
   });

@@ -4,7 +4,7 @@
 // Runs body(scratch, row) for all rows; `values` is about what one row passes over.
 template <class Body>
 inline void for_rows(CpuStream& s, int64_t rows, int64_t values, const Body& body) {
-  if (rows <= 1 || s.pool.size() == 1 || rows * values < 2 * kSerialValues) {
+  if (rows <= 1 || s.pool.size() == 1 || rows * values < kSerialValues) {
     for (int64_t row = 0; row < rows; ++row) {
       s.worker[0].reset();
       body(s.worker[0], row);
@@ -256,7 +256,7 @@ inline void stream_products(CpuStream& s, const Tensor& streams, const float* fn
   const float* const* x = pack_rows<WideF32>(s, streams, 0, width, 0);
   const int64_t block = 24;
   const int64_t parts = divide_up(outputs, 8);
-  run_tasks(s, divide_up(streams.rows, block) * parts, streams.rows * outputs * width >= 2 * kSerialProducts, [&](Arena& scratch, int64_t task) {
+  run_tasks(s, divide_up(streams.rows, block) * parts, streams.rows * outputs * width >= kSerialProducts, [&](Arena& scratch, int64_t task) {
     const int64_t m0 = task / parts * block;
     const int64_t rows = std::min(block, streams.rows - m0);
     const int64_t n0 = task % parts * 8;
