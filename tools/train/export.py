@@ -1,7 +1,8 @@
 """Writes the trained model as a checkpoint in the published names and formats, and checks what was written.
 
-    python3 export.py --config ../../models/tiny --from SNAPSHOT_OR_STATE --out ../../models/tiny \
-        [--items items.safetensors --logits ../../tests/data/tiny_logits.safetensors]
+    python3 export.py --config ../../models/tiny --from SNAPSHOT_OR_STATE --out ../../models/tiny
+    python3 export.py --config ../../models/tiny --items items.safetensors \
+        --logits ../../tests/data/tiny_logits.safetensors     # expected logits of the checkpoint that is there
 
 The check reads the shards with a reader of its own, dequantises, and compares every weight with the fake-quantised
 one of training, and the logits of a prompt.
@@ -105,15 +106,7 @@ def reference_logits(backbone, params, items_path, out_path, prompts=20, rows=2)
     return len(wanted)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--config", required=True)
-    parser.add_argument("--from", dest="source", required=True, type=Path, help="state.pt or a folder with a snapshot")
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--items")
-    parser.add_argument("--logits")
-    parser.add_argument("--no-check", action="store_true")
-    args = parser.parse_args()
+def export(args):
     config = load_config(args.config)
     params, draft = make_backbone(config), make_draft(config)
     if args.source.is_dir():
@@ -144,8 +137,26 @@ def main():
     b = run(backbone, loaded, ids, EXACT)
     print(f"logits, trained (fake-quantised) against loaded: {float((a - b).abs().max()):.1e}")
     assert float((a - b).abs().max()) < 1e-4
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", required=True)
+    parser.add_argument("--from", dest="source", type=Path, help="state.pt or a folder with a snapshot")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--items", help="evaluation items (prepare_eval.py)")
+    parser.add_argument("--logits", help="file for expected logits")
+    parser.add_argument("--no-check", action="store_true")
+    args = parser.parse_args()
+    if args.source:
+        export(args)
     if args.logits:
-        print(f"{args.logits}: {reference_logits(backbone, loaded, args.items, args.logits)} prompts")
+        folder = args.out or Path(args.config)
+        config = load_config(folder)
+        params = make_backbone(config)
+        load_params(params, read_tensors(folder))
+        backbone = Backbone(config, engram_vocab_map(config, folder / "tokenizer.json"))
+        print(f"{args.logits}: {reference_logits(backbone, params, args.items, args.logits)} prompts")
 
 
 if __name__ == "__main__":
