@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs a training on a machine with GPUs in steps that may be separate commands.
 #   run_device.sh start  [train.py arguments]   pool, device check and training in the background
-#   run_device.sh watch SECONDS [RATE]          waits, then prints the log; stops the run when it is broken
-#                                               (error, NaN, or fewer than RATE M tokens/s after the first minute)
+#   run_device.sh watch SECONDS                 waits (not longer than the run, or until the log shows an error
+#                                               or a NaN), then prints the end of the log
 #   run_device.sh snapshot DIR                  log and newest bf16 snapshot to DIR
 #   run_device.sh export DIR                    checkpoint and log to DIR
 # WORK (default /tmp/train) holds everything that the run writes.
@@ -27,7 +27,7 @@ start)
     df -h "$work" | tail -1
     if [ ! -e "$work/pool/layout.json" ]; then
         (cd "$here" && setsid nohup env OMP_NUM_THREADS=1 "$python" feed.py --dir "$work/pool" \
-            --tokenizer "$model/tokenizer.json" --workers $((cpus - 2 - 2 * gpus)) >"$work/pool.log" 2>&1 </dev/null &)
+            --tokenizer "$model/tokenizer.json" --workers $((cpus / 4 + 1)) >"$work/pool.log" 2>&1 </dev/null &)
     fi
     (cd "$here" && setsid nohup "$python" check_device.py >"$work/check.log" 2>&1 </dev/null &)
     for _ in $(seq 60); do [ -e "$work/pool/layout.json" ] && break; sleep 0.5; done
@@ -36,7 +36,7 @@ start)
         --config "$model" --pool "$work/pool" --out "$work/state" --eval "$items" "$@" >>"$log" 2>&1 </dev/null &)
     ;;
 watch)
-    end=$(($(date +%s) + $2)); rate=${3:-0}
+    end=$(($(date +%s) + $2))
     while [ "$(date +%s)" -lt "$end" ] && [ ! -e "$work/state/done" ]; do
         sleep 3
         if grep -qE 'Traceback|NON-FINITE|Error:' "$log" 2>/dev/null; then echo "BROKEN"; sleep 5; break; fi
