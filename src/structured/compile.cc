@@ -1,0 +1,143 @@
+// From a ConstraintSpec to a grammar: chooses the front end, adds the thinking part, trims, publishes.
+#include <fmt/format.h>
+
+#include "structured/compiled.h"
+#include "structured/front_ends.h"
+#include "structured/regex/pattern.h"
+#include "structured/schema/emitter.h"
+
+namespace di::structured {
+namespace {
+
+CompileError exhausted_error(const Budget& budget, const Limits& limits) {
+  if (budget.reason() == "time") {
+    return {"constraint_compile_timeout", {}, {}, fmt::format("compiling took more than {} ms of CPU time", limits.compile_cpu_ms)};
+  }
+  if (budget.reason() == "memory") {
+    return {"constraint_too_complex", {}, {}, fmt::format("compiling needs more than {} bytes", limits.compile_bytes)};
+  }
+  if (budget.reason() == "states") return {"constraint_too_complex", {}, {}, "combining its patterns needs more than 100000 states"};
+  return {"constraint_too_complex", {}, {}, fmt::format("more than {} nodes", limits.max_nodes)};
+}
+
+Expected<RuleId> build_regex(Build& b, std::string_view pattern) {
+  PatternLimits limits;
+  limits.max_bytes = b.limits.max_regex_bytes;
+  auto node = compile_pattern(b.arena, pattern, PatternUse::kWhole, limits);
+  if (!node) return std::unexpected(node.error());
+  return lexeme_rule(b, *node);
+}
+
+Expected<RuleId> build_choice(Build& b, std::string_view payload) {
+  auto doc = read_document(payload, b.limits.max_document_nesting, "invalid_grammar");
+  if (!doc) return std::unexpected(doc.error());
+  if (!doc->is_array() || doc->items.empty()) return refuse("invalid_grammar", "choice must be a non-empty array of strings");
+  if (doc->items.size() > b.limits.max_choices) {
+    return refuse("constraint_too_large", fmt::format("{} choices, at most {} are accepted", doc->items.size(), b.limits.max_choices));
+  }
+  std::vector<std::string> texts;
+  for (const Value& v : doc->items) {
+    if (!v.is_string()) return refuse("invalid_grammar", "choice must be a non-empty array of strings");
+    texts.push_back(v.text);
+  }
+  return lexeme_rule(b, b.arena.literals(std::move(texts)));
+}
+
+Expected<RuleId> build_body(Build& b, const ConstraintSpec& spec) {
+  switch (spec.kind) {
+    case ConstraintKind::kJsonObject:
+      return build_schema(b, R"({"type":"object"})", spec.options);
+    case ConstraintKind::kJsonSchema:
+      return build_schema(b, spec.payload, spec.options);
+    case ConstraintKind::kRegex:
+      return build_regex(b, spec.payload);
+    case ConstraintKind::kChoice:
+      return build_choice(b, spec.payload);
+    case ConstraintKind::kNone:
+      return lexeme_rule(b, kAllBytes);
+    default:
+      return build_other(b, spec);
+  }
+}
+
+// thinking := (any token but the control tokens)* </think>
+Expected<RuleId> with_reasoning(Build& b, RuleId body) {
+  const TokenId end = b.vocabulary.specials().think_end;
+  if (end < 0) return refuse("invalid_vocabulary", "the vocabulary has no end-of-thinking token");
+  const RuleId rule = b.grammar.add_rule();
+  const StateId start = b.grammar.rules[rule].start;
+  const StateId thought = b.grammar.add_state(rule);
+  const StateId after = b.grammar.add_state(rule);
+  const StateId done = b.grammar.add_state(rule);
+  b.grammar.states[done].final = true;
+  b.grammar.lexeme(start, kAllBytes, thought);
+  b.grammar.tokens(thought, {end}, after);
+  b.grammar.call(after, body, done);
+  return rule;
+}
+
+Expected<bool> build(Build& b, const ConstraintSpec& spec) {
+  if (spec.payload.size() > b.limits.max_schema_bytes) {
+    return refuse("constraint_too_large", fmt::format("{} bytes, at most {} are accepted", spec.payload.size(), b.limits.max_schema_bytes));
+  }
+  auto body = build_body(b, spec);
+  if (!body) return std::unexpected(body.error());
+  if (b.arena.budget().exhausted()) return true;
+  RuleId root = *body;
+  if (spec.reasoning) {
+    auto whole = with_reasoning(b, root);
+    if (!whole) return std::unexpected(whole.error());
+    root = *whole;
+  }
+  b.grammar.root = root;
+  if (!b.grammar.trim(b.arena) && !b.arena.budget().exhausted()) {
+    return std::unexpected(CompileError{"unsatisfiable_schema", b.unsatisfiable_at, {}, "no text satisfies the constraint"});
+  }
+  return true;
+}
+
+}  // namespace
+
+RuleId lexeme_rule(Build& b, NodeId node) {
+  const RuleId rule = b.grammar.add_rule();
+  const StateId end = b.grammar.add_state(rule);
+  b.grammar.states[end].final = true;
+  b.grammar.lexeme(b.grammar.rules[rule].start, node, end);
+  return rule;
+}
+
+Expected<RuleId> build_schema(Build& b, std::string_view text, const SpecOptions& options) {
+  auto doc = read_document(text, b.limits.max_document_nesting, "invalid_json_schema");
+  if (!doc) return std::unexpected(doc.error());
+  return build_schema_value(b, *doc, options);
+}
+
+Expected<RuleId> build_schema_value(Build& b, const Value& doc, const SpecOptions& options) {
+  Schema schema(b.arena, doc, options, b.limits, b.warnings);
+  const ExprId root = schema.root_expr();
+  Emitter emitter(b.arena, b.grammar, schema, options, b.limits);
+  const RuleId rule = emitter.value_rule(root);
+  emitter.finish();
+  if (schema.error()) return std::unexpected(*schema.error());
+  if (emitter.error()) return std::unexpected(*emitter.error());
+  b.unsatisfiable_at = schema.unsatisfiable_at();
+  return rule;
+}
+
+Expected<CompiledRef> compile(const VocabularyRef& vocabulary, const ConstraintSpec& spec, const Limits& limits) {
+  auto impl = std::make_unique<CompiledImpl>(vocabulary, limits);
+  impl->budget.start(limits.compile_cpu_ms, limits.compile_bytes, limits.max_nodes);
+  Build b{impl->arena, impl->grammar, *vocabulary, limits, impl->warnings, {}};
+  auto built = build(b, spec);
+  if (impl->budget.exhausted()) return std::unexpected(exhausted_error(impl->budget, limits));
+  if (!built) return std::unexpected(built.error());
+  impl->parser = std::make_unique<Parser>(impl->arena, impl->grammar, impl->limits, vocabulary->impl());
+  const SetId start = impl->parser->start();
+  if (impl->budget.exhausted()) return std::unexpected(exhausted_error(impl->budget, limits));
+  if (impl->parser->failed() || start == kDeadSet) return refuse("constraint_too_complex", "the start has too many alternatives");
+  // From here on the limits are those of decoding.
+  impl->budget.start(limits.mask_cpu_ms, limits.state_bytes, 0);
+  return std::make_shared<const Compiled>(std::move(impl));
+}
+
+}  // namespace di::structured

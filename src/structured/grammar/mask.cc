@@ -1,0 +1,197 @@
+// Masks: a walk of the vocabulary's trie with the parser's automaton, shortened by slices (structured-output.md §2.4).
+#include <algorithm>
+
+#include "structured/grammar/parser.h"
+
+namespace di::structured {
+namespace {
+
+constexpr uint8_t kEndless = 255;
+
+void set_bit(std::vector<uint32_t>& mask, TokenId id) { mask[static_cast<uint32_t>(id) >> 5U] |= 1U << (static_cast<uint32_t>(id) & 31U); }
+void clear_bit(std::vector<uint32_t>& mask, TokenId id) { mask[static_cast<uint32_t>(id) >> 5U] &= ~(1U << (static_cast<uint32_t>(id) & 31U)); }
+
+// Bytes of a character still to come after `byte`, given those due before it.
+uint32_t pending_after(uint8_t byte, uint32_t before) {
+  if (byte < 0x80) return 0;
+  if (byte < 0xc0) return before > 0 ? before - 1 : 0;
+  return byte >= 0xf0 ? 3 : byte >= 0xe0 ? 2 : 1;
+}
+
+}  // namespace
+
+bool Parser::holds_class(NodeId node, size_t slice) {
+  const auto it = class_memo_[slice].find(node);
+  if (it != class_memo_[slice].end()) return it->second;
+  const bool yes = arena_.included(slice_chars_[slice], node);
+  class_memo_[slice].emplace(node, yes);
+  return yes;
+}
+
+uint8_t Parser::reach_node(NodeId node, size_t slice, int depth) {
+  if (node <= kEmptyText) return 0;
+  if (node == kAllBytes) return kEndless;
+  if (depth > 24) return 0;
+  const auto it = reach_memo_[slice].find(node);
+  if (it != reach_memo_[slice].end()) return it->second;
+  const uint8_t r = reach_of(node, slice, depth);
+  reach_memo_[slice].emplace(node, r);
+  return r;
+}
+
+// A lower bound for the number of characters of the class that can be read whatever they are, with a way on after each.
+uint8_t Parser::reach_of(NodeId id, size_t slice, int depth) {
+  const Node n = arena_.node(id);
+  auto capped = [](uint64_t v) { return static_cast<uint8_t>(std::min<uint64_t>(v, 200)); };
+  switch (n.kind) {
+    case NodeKind::kRepeat:
+      if (n.boolean || !holds_class(n.a, slice)) return 0;
+      return n.max == kNoLimit ? kEndless : capped(n.max);
+    case NodeKind::kConcat: {
+      const uint8_t head = reach_node(n.a, slice, depth + 1);
+      if (head == kEndless) return kEndless;
+      uint8_t tail = 0;
+      if (arena_.nullable(n.a)) tail = reach_node(n.b, slice, depth + 1);
+      return std::max(head, tail);
+    }
+    case NodeKind::kAlt: {
+      uint8_t best = 0;
+      for (uint32_t i = 0; i < n.b && best != kEndless; ++i) {
+        best = std::max(best, reach_node(arena_.children(id)[i], slice, depth + 1));
+      }
+      return best;
+    }
+    case NodeKind::kJsonString:
+      return n.min == 0 ? reach_node(n.a, slice, depth + 1) : uint8_t{0};
+    default:
+      return 0;
+  }
+}
+
+uint32_t Parser::reach(SetId id, size_t slice, uint32_t pending) {
+  ItemSet& s = *sets_[id];
+  const size_t slot = pending == 0 ? slice : kSlices + slice;
+  if (s.reach_known[slot]) return s.reach[slot];
+  uint8_t best = 0;
+  if (pending == 0) {
+    for (size_t i = 0; i < s.lexemes.size() && best != kEndless; ++i) {
+      best = std::max(best, reach_node(s.lexemes[i].what, slice, 0));
+    }
+  } else {
+    // Inside a character: every way to finish it must reach as far.
+    best = kEndless;
+    for (uint32_t b = 0x80; b <= 0xbf && best != 0; ++b) {
+      const SetId to = step(id, static_cast<uint8_t>(b));
+      best = to == kDeadSet ? uint8_t{0} : std::min(best, static_cast<uint8_t>(reach(to, slice, pending - 1)));
+    }
+  }
+  ItemSet& again = *sets_[id];
+  again.reach[slot] = best;
+  again.reach_known[slot] = true;
+  return best;
+}
+
+// slice >= 0: the mask holds that slice already, refused tokens are taken out again.
+void Parser::walk(const Trie& trie, SetId from, std::vector<uint32_t>& mask, int slice) {
+  std::array<SetId, 257> path{};
+  std::array<uint8_t, 257> pending{};
+  path[0] = from;
+  const auto& nodes = trie.nodes;
+  for (uint32_t i = 0; i < nodes.size();) {
+    const TrieNode& n = nodes[i];
+    const SetId to = step(path[n.depth], n.byte);
+    if (to == kDeadSet) {
+      if (failed_) return;
+      if (slice >= 0) {
+        for (uint32_t t = n.first; t < n.last; ++t) clear_bit(mask, trie.order[t]);
+      }
+      i = n.skip;
+      continue;
+    }
+    path[n.depth + 1U] = to;
+    pending[n.depth + 1U] = static_cast<uint8_t>(pending_after(n.byte, pending[n.depth]));
+    if (n.token >= 0) set_bit(mask, n.token);
+    if (n.inside != 0 && n.last - n.first > 1 && (slice >= 0 || n.last - n.first > 24)) {
+      bool whole = false;
+      for (size_t k = 0; k < kSlices && !whole; ++k) {
+        if (((n.inside >> k) & 1U) == 0 || reach(to, k, pending[n.depth + 1U]) < vocabulary_.slices[k].max_chars) continue;
+        whole = true;
+        if (slice != static_cast<int>(k)) {
+          for (uint32_t t = n.first; t < n.last; ++t) set_bit(mask, trie.order[t]);
+        }
+      }
+      if (whole) {
+        i = n.skip;
+        continue;
+      }
+    }
+    ++i;
+  }
+}
+
+// The slice to start from when most of its tokens go through after their first byte, else -1.
+int Parser::pick_slice(SetId from) {
+  const Trie& trie = vocabulary_.trie;
+  std::array<size_t, 2> good{};
+  for (uint32_t i = 0; i < trie.nodes.size(); i = trie.nodes[i].skip) {
+    const TrieNode& n = trie.nodes[i];
+    const SetId to = step(from, n.byte);
+    if (to == kDeadSet) continue;
+    for (size_t k = 0; k < 2; ++k) {
+      if (reach(to, k, pending_after(n.byte, 0)) >= vocabulary_.slices[k].max_chars) good[k] += n.last - n.first;
+    }
+  }
+  for (size_t k = 0; k < 2; ++k) {
+    if (good[k] > trie.order.size() / 2) return static_cast<int>(k);
+  }
+  return -1;
+}
+
+bool Parser::walk_all(SetId id, std::vector<uint32_t>& mask) {
+  for (size_t k = 0; k < kSlices; ++k) {
+    const Slice& s = vocabulary_.slices[k];
+    if (reach(id, k, 0) < s.max_chars) continue;
+    mask = s.mask;
+    walk(s.rest, id, mask, -1);
+    return !failed_;
+  }
+  const int slice = pick_slice(id);
+  if (slice >= 0) mask = vocabulary_.slices[static_cast<size_t>(slice)].mask;
+  walk(vocabulary_.trie, id, mask, slice);
+  return !failed_;
+}
+
+bool Parser::make_mask(SetId id) {
+  if (sets_[id]->dense != nullptr || sets_[id]->sparse != nullptr) return true;
+  std::vector<uint32_t> mask;
+  if (takes_everything(id)) {
+    mask = vocabulary_.ordinary_mask;
+  } else {
+    mask.assign(vocabulary_.ordinary_mask.size(), 0);
+    if (!sets_[id]->lexemes.empty() && !walk_all(id, mask)) return false;
+  }
+  for (const Item& t : sets_[id]->tokens) {
+    for (const TokenId token : grammar_.token_sets[t.what]) {
+      if (token >= 0 && static_cast<size_t>(token) < vocabulary_.tokens.size()) set_bit(mask, token);
+    }
+  }
+  size_t count = 0;
+  for (const uint32_t w : mask) count += static_cast<size_t>(__builtin_popcount(w));
+  ItemSet& s = *sets_[id];
+  if (count < 1024) {
+    s.sparse = std::make_unique<std::vector<TokenId>>();
+    s.sparse->reserve(count);
+    for (size_t w = 0; w < mask.size(); ++w) {
+      for (uint32_t bits = mask[w]; bits != 0; bits &= bits - 1) {
+        s.sparse->push_back(static_cast<TokenId>(w * 32 + static_cast<size_t>(__builtin_ctz(bits))));
+      }
+    }
+    bytes_ += static_cast<int64_t>(4 * count + 24);
+  } else {
+    bytes_ += static_cast<int64_t>(4 * mask.size() + 24);
+    s.dense = std::make_unique<std::vector<uint32_t>>(std::move(mask));
+  }
+  return true;
+}
+
+}  // namespace di::structured

@@ -1,0 +1,109 @@
+// The parser: sets of items in Earley's way over the lazily built lexeme automata. A set is immutable and hash-consed, so a
+// position in a text is one number: clone and rollback are free, and equal situations share successors and masks.
+//
+// An item says: in the frame opened at set `origin` of a rule, with the counters `aux`, lexeme `rest` is still to be read,
+// then the rule goes on at state `to`. Not thread-safe; the owner locks.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "structured/grammar/grammar.h"
+#include "structured/vocabulary.h"
+
+namespace di::structured {
+
+using SetId = uint32_t;
+constexpr SetId kDeadSet = 0;
+constexpr SetId kUnknownSet = UINT32_MAX;
+constexpr SetId kHere = UINT32_MAX - 1;  // an origin: the set itself
+constexpr SetId kRoot = UINT32_MAX - 2;  // the origin of the root rule
+
+struct Item {
+  uint32_t what = 0;  // rest of a lexeme; rule waited for; token set
+  StateId to = 0;
+  SetId origin = kHere;
+  AuxId aux = 0;
+  friend auto operator<=>(const Item&, const Item&) = default;
+};
+
+struct ItemSet {
+  std::vector<Item> lexemes;
+  std::vector<Item> waiting;  // sorted by rule
+  std::vector<Item> tokens;
+  bool accepting = false;
+  uint32_t level = 0;  // nesting of the output here
+  std::unique_ptr<std::array<SetId, 256>> next;
+  // Allowed ordinary and special tokens, without stop tokens; made on demand.
+  std::unique_ptr<std::vector<uint32_t>> dense;
+  std::unique_ptr<std::vector<TokenId>> sparse;
+  uint64_t hash = 0;
+  // How many characters of slice k can always be read from here, 255 = without end; valid where known. Second half: after
+  // the rest of a character that has begun.
+  std::array<uint8_t, 2 * kSlices> reach{};
+  std::array<bool, 2 * kSlices> reach_known{};
+};
+
+class Parser {
+ public:
+  Parser(Arena& arena, Grammar& grammar, const Limits& limits, const VocabularyImpl& vocabulary);
+
+  SetId start();
+  const ItemSet& set(SetId id) const { return *sets_[id]; }
+  SetId step(SetId from, uint8_t byte) {
+    const auto& next = sets_[from]->next;
+    const SetId to = next != nullptr ? (*next)[byte] : kUnknownSet;
+    return to != kUnknownSet ? to : step_slow(from, byte);
+  }
+  SetId step_bytes(SetId from, std::string_view bytes);
+  // A token as the model emits it: its bytes, or by name where the grammar names it.
+  SetId step_token(SetId from, TokenId id);
+  // Fills the set's mask unless it is there. False when a limit was reached.
+  bool make_mask(SetId id);
+  bool takes_everything(SetId id) const;
+
+  bool failed() const { return failed_; }
+  int64_t bytes() const { return bytes_; }
+  size_t size() const { return sets_.size(); }
+
+ private:
+  struct Build;
+  SetId step_slow(SetId from, uint8_t byte);
+  SetId compute(SetId from, int byte, TokenId token, bool use_byte);
+  void close(Build& b);
+  void visit(Build& b, const Item& position);
+  void complete(Build& b, RuleId rule, SetId origin);
+  bool apply(uint32_t op, AuxId in, AuxId& out);
+  bool check(const Operation& op, const AuxValue& v) const;
+  AuxId intern_aux(AuxValue v);
+  SetId intern(Build& b);
+  uint32_t level_of(const Build& b, SetId origin, StateId state) const;
+
+  uint32_t reach(SetId id, size_t slice, uint32_t pending);
+  uint8_t reach_node(NodeId node, size_t slice, int depth);
+  uint8_t reach_of(NodeId node, size_t slice, int depth);
+  bool holds_class(NodeId node, size_t slice);
+  void walk(const Trie& trie, SetId from, std::vector<uint32_t>& mask, int slice);
+  int pick_slice(SetId from);
+  bool walk_all(SetId from, std::vector<uint32_t>& mask);
+
+  Arena& arena_;
+  Grammar& grammar_;
+  const Limits& limits_;
+  const VocabularyImpl& vocabulary_;
+  std::vector<std::unique_ptr<ItemSet>> sets_;
+  std::unordered_multimap<uint64_t, SetId> by_hash_;
+  std::vector<AuxValue> aux_;
+  std::unordered_multimap<uint64_t, AuxId> aux_by_hash_;
+  std::unordered_map<uint64_t, SetId> token_steps_;  // set << 32 | token
+  std::array<NodeId, kSlices> slice_chars_{};
+  std::array<std::unordered_map<NodeId, uint8_t>, kSlices> reach_memo_;
+  std::array<std::unordered_map<NodeId, bool>, kSlices> class_memo_;
+  SetId start_ = kUnknownSet;
+  bool failed_ = false;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace di::structured

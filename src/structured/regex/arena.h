@@ -1,0 +1,122 @@
+// Regular expressions over bytes as hash-consed nodes with derivatives: equal languages written alike have equal ids, and
+// a node is at the same time a state of the lazily built automaton (its row of 256 successors is made on first use).
+//
+// Closed under intersection and complement, which JSON Schema needs (structured-output.md §2.2). A node that holds an
+// intersection, a complement or a remainder automaton may denote the empty language without being kNothing; rows never
+// lead to such a node: every successor is checked and replaced by kNothing when no text can complete it.
+// Strings of JSON are wrapped (json_string): the inner expression speaks of decoded UTF-8, the wrapper of the escaped text.
+//
+// Not thread-safe; the owner locks. Work is bounded by a Budget; when it is used up, operations return kNothing and
+// budget().exhausted() says so: the caller must then discard the results.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "structured/budget.h"
+#include "structured/regex/byte_set.h"
+
+namespace di::structured {
+
+using NodeId = uint32_t;
+constexpr NodeId kNothing = 0;    // no text at all
+constexpr NodeId kEmptyText = 1;  // the empty text
+constexpr NodeId kAllBytes = 2;   // every byte string
+constexpr uint32_t kNoLimit = UINT32_MAX;
+
+enum class NodeKind : uint8_t { kNever, kEmpty, kAnything, kBytes, kConcat, kAlt, kAnd, kNot, kRepeat, kRemainder, kJsonString };
+
+struct Node {
+  NodeKind kind = NodeKind::kNever;
+  bool nullable = false;  // the empty text matches
+  bool boolean = false;   // holds kAnd, kNot or kRemainder: emptiness must be looked for
+  uint32_t a = 0;         // kConcat, kNot, kRepeat, kJsonString: first child; kAlt, kAnd: offset of children; kBytes: set; kRemainder: modulus
+  uint32_t b = 0;         // kConcat: second child; kAlt, kAnd: number of children; kRemainder: remainder so far
+  uint32_t min = 0;       // kRepeat: bound; kJsonString, kRemainder: phase
+  uint32_t max = 0;       // kRepeat: bound; kRemainder: digits after the point that count
+};
+
+class Arena {
+ public:
+  explicit Arena(Budget& budget);
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  NodeId bytes(const ByteSet& set);
+  NodeId byte(uint8_t b) { return bytes(ByteSet::of(b)); }
+  NodeId literal(std::string_view text);
+  // The union of many texts, shared as a trie.
+  NodeId literals(std::vector<std::string> texts);
+  NodeId concat(NodeId a, NodeId b);
+  NodeId concat(std::initializer_list<NodeId> parts);
+  NodeId alt(NodeId a, NodeId b);
+  NodeId alt(std::vector<NodeId> parts);
+  NodeId both(NodeId a, NodeId b);
+  NodeId both(std::vector<NodeId> parts);
+  // All byte strings that are not in a.
+  NodeId complement(NodeId a);
+  NodeId repeat(NodeId a, uint32_t min, uint32_t max);
+  NodeId star(NodeId a) { return repeat(a, 0, kNoLimit); }
+  NodeId optional(NodeId a) { return alt(kEmptyText, a); }
+  // Plain decimal texts (-?digits[.digits]) whose value times 10^digits is a whole multiple of `modulus` (>= 1).
+  NodeId multiple_of(uint32_t modulus, uint32_t digits);
+  // `text` (decoded UTF-8) as the inside of a JSON string and its closing quote, canonically escaped (§4.5).
+  NodeId json_string(NodeId text);
+  // One code point of UTF-8, and any number of them.
+  NodeId any_char() const { return any_char_; }
+  NodeId any_text() const { return any_text_; }
+  // any_text without those of a.
+  NodeId other_text(NodeId a) { return both(any_text_, complement(a)); }
+
+  const Node& node(NodeId id) const { return nodes_[id]; }
+  bool nullable(NodeId id) const { return nodes_[id].nullable; }
+  std::span<const NodeId> children(NodeId id) const;
+  // Successors by byte; kNothing where no text can go on. The span lives as long as the arena.
+  const NodeId* row(NodeId id);
+  NodeId step(NodeId id, uint8_t byte) { return row(id)[byte]; }
+  // Whether the language is empty (exact; may explore).
+  bool is_nothing(NodeId id);
+  // Every text of a is in b.
+  bool included(NodeId a, NodeId b) { return is_nothing(both(a, complement(b))); }
+  bool matches(NodeId id, std::string_view text);
+
+  Budget& budget() { return budget_; }
+  size_t size() const { return nodes_.size(); }
+
+ private:
+  enum class Life : uint8_t { kUnknown, kLive, kDead };
+  struct Row {
+    NodeId next[256];
+  };
+
+  NodeId intern(Node n, std::span<const NodeId> kids);
+  NodeId derive(NodeId id, uint8_t byte);
+  NodeId derive_remainder(const Node& n, uint8_t byte);
+  NodeId derive_json(const Node& n, uint8_t byte);
+  void first_sets(NodeId id, std::vector<ByteSet>& sets);
+  // Successors not yet checked for emptiness.
+  const NodeId* raw_row(NodeId id);
+  NodeId remainder(uint32_t modulus, uint32_t digits, uint32_t value, uint32_t phase);
+  NodeId json_phase(NodeId text, uint32_t phase);
+  void merge_alternatives(std::vector<NodeId>& parts);
+  void add_live_path(const std::vector<std::pair<NodeId, uint32_t>>& visited, uint32_t at);
+
+  Budget& budget_;
+  std::vector<Node> nodes_;
+  std::vector<NodeId> kids_;
+  std::vector<ByteSet> sets_;
+  std::vector<uint32_t> slots_;  // open addressing over nodes, 0 = free (node 0 is never looked up)
+  std::vector<uint64_t> hashes_;
+  std::vector<Life> life_;
+  std::vector<std::unique_ptr<Row>> raw_;
+  std::vector<std::unique_ptr<Row>> rows_;  // only where it differs from raw_
+  NodeId any_char_ = kNothing;
+  NodeId any_text_ = kNothing;
+};
+
+}  // namespace di::structured

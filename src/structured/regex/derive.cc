@@ -1,0 +1,317 @@
+// Derivatives: what is left of an expression after a byte, the lazily made rows, and the search for emptiness.
+#include <algorithm>
+#include <unordered_set>
+
+#include "structured/regex/arena.h"
+
+namespace di::structured {
+namespace {
+
+// Phases of kRemainder: what has been read. From kFraction on, phase - kFraction digits follow the point.
+constexpr uint32_t kStart = 0;
+constexpr uint32_t kMinus = 1;
+constexpr uint32_t kZero = 2;
+constexpr uint32_t kWhole = 3;
+constexpr uint32_t kPoint = 4;
+constexpr uint32_t kFraction = 4;
+
+// Phases of kJsonString: inside, after a backslash, after \u, \u0, \u00, \u000, \u001.
+constexpr uint32_t kInside = 0;
+constexpr uint32_t kEscape = 1;
+constexpr uint32_t kHex = 2;
+
+int hex_digit(uint8_t b) {
+  if (b >= '0' && b <= '9') return b - '0';
+  if (b >= 'a' && b <= 'f') return b - 'a' + 10;
+  if (b >= 'A' && b <= 'F') return b - 'A' + 10;
+  return -1;
+}
+
+bool has_short_escape(uint32_t c) { return c == 8 || c == 9 || c == 10 || c == 12 || c == 13; }
+
+int short_escape(uint8_t b) {
+  switch (b) {
+    case '"':
+    case '\\':
+      return b;
+    case 'b':
+      return 8;
+    case 't':
+      return 9;
+    case 'n':
+      return 10;
+    case 'f':
+      return 12;
+    case 'r':
+      return 13;
+    default:
+      return -1;
+  }
+}
+
+}  // namespace
+
+NodeId Arena::multiple_of(uint32_t modulus, uint32_t digits) { return remainder(modulus, digits, 0, kStart); }
+
+NodeId Arena::remainder(uint32_t modulus, uint32_t digits, uint32_t value, uint32_t phase) {
+  Node n;
+  n.kind = NodeKind::kRemainder;
+  n.a = modulus;
+  n.b = value;
+  n.min = phase;
+  n.max = digits;
+  n.boolean = true;
+  if (phase == kZero || phase == kWhole || phase > kPoint) {
+    const uint32_t read = phase > kPoint ? phase - kFraction : 0;
+    uint64_t v = value;
+    for (uint32_t i = read; i < digits; ++i) v = v * 10 % modulus;
+    n.nullable = v == 0;
+  }
+  return intern(n, {});
+}
+
+NodeId Arena::derive_remainder(const Node& n, uint8_t byte) {
+  const bool digit = byte >= '0' && byte <= '9';
+  const uint32_t d = digit ? uint32_t{byte} - '0' : 0;
+  if (!digit) {
+    if (byte == '-' && n.min == kStart) return remainder(n.a, n.max, n.b, kMinus);
+    if (byte == '.' && (n.min == kZero || n.min == kWhole)) return remainder(n.a, n.max, n.b, kPoint);
+    return kNothing;
+  }
+  const auto value = static_cast<uint32_t>((uint64_t{n.b} * 10 + d) % n.a);
+  if (n.min == kStart || n.min == kMinus) return remainder(n.a, n.max, value, d == 0 ? kZero : kWhole);
+  if (n.min == kZero) return kNothing;
+  if (n.min == kWhole) return remainder(n.a, n.max, value, kWhole);
+  const uint32_t read = n.min - kFraction;
+  if (read < n.max) return remainder(n.a, n.max, value, n.min + 1);
+  // Digits past those that count must be zeros; the phase stays behind the last one.
+  return d == 0 ? remainder(n.a, n.max, n.b, kFraction + std::max(n.max, 1U)) : kNothing;
+}
+
+NodeId Arena::json_phase(NodeId text, uint32_t phase) {
+  if (text == kNothing) return kNothing;
+  Node n;
+  n.kind = NodeKind::kJsonString;
+  n.a = text;
+  n.min = phase;
+  // An escape commits to a character that the text may refuse: successors must be looked at even where the text is plain.
+  n.boolean = true;
+  const NodeId id = intern(n, {});
+  if (phase == kInside && !nodes_[text].boolean) life_[id] = Life::kLive;
+  return id;
+}
+
+NodeId Arena::derive_json(const Node& n, uint8_t byte) {
+  const NodeId text = n.a;
+  switch (n.min) {
+    case kInside:
+      if (byte == '"') return nodes_[text].nullable ? kEmptyText : kNothing;
+      if (byte == '\\') return json_phase(text, kEscape);
+      if (byte < 0x20) return kNothing;
+      return json_phase(raw_row(text)[byte], kInside);
+    case kEscape: {
+      if (byte == 'u') return json_phase(text, kHex);
+      const int c = short_escape(byte);
+      return c < 0 ? kNothing : json_phase(raw_row(text)[c], kInside);
+    }
+    case kHex:
+    case kHex + 1:
+      return byte == '0' ? json_phase(text, n.min + 1) : kNothing;
+    case kHex + 2:
+      return byte == '0' || byte == '1' ? json_phase(text, n.min + 1 + (uint32_t{byte} - '0')) : kNothing;
+    default: {
+      const int d = hex_digit(byte);
+      if (d < 0) return kNothing;
+      const uint32_t c = static_cast<uint32_t>(d) + (n.min == kHex + 4 ? 16U : 0U);
+      return has_short_escape(c) ? kNothing : json_phase(raw_row(text)[c], kInside);
+    }
+  }
+}
+
+NodeId Arena::derive(NodeId id, uint8_t byte) {
+  if (!budget_.step()) return kNothing;
+  const Node n = nodes_[id];
+  switch (n.kind) {
+    case NodeKind::kNever:
+    case NodeKind::kEmpty:
+      return kNothing;
+    case NodeKind::kAnything:
+      return kAllBytes;
+    case NodeKind::kBytes:
+      return sets_[n.a].has(byte) ? kEmptyText : kNothing;
+    case NodeKind::kConcat: {
+      std::vector<NodeId> parts;
+      NodeId at = id;
+      while (nodes_[at].kind == NodeKind::kConcat) {
+        const Node c = nodes_[at];
+        parts.push_back(concat(derive(c.a, byte), c.b));
+        if (!nodes_[c.a].nullable) return parts.size() == 1 ? parts[0] : alt(std::move(parts));
+        at = c.b;
+      }
+      parts.push_back(derive(at, byte));
+      return alt(std::move(parts));
+    }
+    case NodeKind::kAlt:
+    case NodeKind::kAnd: {
+      std::vector<NodeId> parts;
+      for (uint32_t i = 0; i < n.b; ++i) {
+        const NodeId d = derive(kids_[n.a + i], byte);
+        if (n.kind == NodeKind::kAnd && d == kNothing) return kNothing;
+        if (d != kNothing) parts.push_back(d);
+      }
+      return n.kind == NodeKind::kAlt ? alt(std::move(parts)) : both(std::move(parts));
+    }
+    case NodeKind::kNot:
+      return complement(derive(n.a, byte));
+    case NodeKind::kRepeat:
+      return concat(derive(n.a, byte),
+                    repeat(n.a, n.min == 0 ? 0 : n.min - 1, n.max == kNoLimit ? kNoLimit : n.max - 1));
+    case NodeKind::kRemainder:
+      return derive_remainder(n, byte);
+    case NodeKind::kJsonString:
+      return derive_json(n, byte);
+  }
+  return kNothing;
+}
+
+void Arena::first_sets(NodeId id, std::vector<ByteSet>& sets) {
+  std::vector<NodeId> stack{id};
+  std::unordered_set<NodeId> seen;
+  while (!stack.empty()) {
+    const NodeId at = stack.back();
+    stack.pop_back();
+    if (!seen.insert(at).second) continue;
+    const Node& n = nodes_[at];
+    switch (n.kind) {
+      case NodeKind::kBytes:
+        sets.push_back(sets_[n.a]);
+        break;
+      case NodeKind::kConcat:
+        stack.push_back(n.a);
+        if (nodes_[n.a].nullable) stack.push_back(n.b);
+        break;
+      case NodeKind::kAlt:
+      case NodeKind::kAnd:
+        for (uint32_t i = 0; i < n.b; ++i) stack.push_back(kids_[n.a + i]);
+        break;
+      case NodeKind::kNot:
+      case NodeKind::kRepeat:
+        stack.push_back(n.a);
+        break;
+      case NodeKind::kRemainder:
+        for (uint8_t c = '0'; c <= '9'; ++c) sets.push_back(ByteSet::of(c));
+        sets.push_back(ByteSet::of('-'));
+        sets.push_back(ByteSet::of('.'));
+        break;
+      case NodeKind::kJsonString:
+        if (n.min == kInside) {
+          stack.push_back(n.a);
+          sets.push_back(ByteSet::range(0, 0x1f));
+          sets.push_back(ByteSet::of('"'));
+          sets.push_back(ByteSet::of('\\'));
+        } else {
+          for (const char c : std::string_view("\"\\btnfru0123456789acdeABCDEF")) sets.push_back(ByteSet::of(static_cast<uint8_t>(c)));
+        }
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+const NodeId* Arena::raw_row(NodeId id) {
+  if (raw_[id] != nullptr) return raw_[id]->next;
+  auto row = std::make_unique<Row>();
+  budget_.take_node(sizeof(Row));
+  // Bytes that lie in the same first sets have the same successor.
+  std::vector<ByteSet> sets;
+  first_sets(id, sets);
+  std::array<uint64_t, 256> sign{};
+  uint64_t salt = 0x9e3779b97f4a7c15ULL;
+  for (const ByteSet& s : sets) {
+    salt = salt * 6364136223846793005ULL + 1442695040888963407ULL;
+    for (size_t w = 0; w < 4; ++w) {
+      for (uint64_t bits = s.words[w]; bits != 0; bits &= bits - 1) {
+        sign[w * 64 + static_cast<size_t>(__builtin_ctzll(bits))] += salt;
+      }
+    }
+  }
+  std::array<uint8_t, 256> order{};
+  for (size_t b = 0; b < 256; ++b) order[b] = static_cast<uint8_t>(b);
+  std::ranges::sort(order, [&](uint8_t x, uint8_t y) { return sign[x] < sign[y]; });
+  NodeId value = kNothing;
+  for (size_t i = 0; i < 256; ++i) {
+    if (i == 0 || sign[order[i]] != sign[order[i - 1]]) value = derive(id, order[i]);
+    row->next[order[i]] = value;
+  }
+  if (budget_.exhausted()) {
+    static const Row kDeadRow{};
+    return kDeadRow.next;
+  }
+  raw_[id] = std::move(row);
+  return raw_[id]->next;
+}
+
+const NodeId* Arena::row(NodeId id) {
+  if (rows_[id] != nullptr) return rows_[id]->next;
+  const NodeId* raw = raw_row(id);
+  if (!nodes_[id].boolean) return raw;
+  auto row = std::make_unique<Row>();
+  budget_.take_node(sizeof(Row));
+  NodeId last = kNothing;
+  NodeId answer = kNothing;
+  for (size_t b = 0; b < 256; ++b) {
+    if (raw[b] != last) {
+      last = raw[b];
+      answer = is_nothing(last) ? kNothing : last;
+    }
+    row->next[b] = answer;
+  }
+  if (budget_.exhausted()) {
+    static const Row kDeadRow{};
+    return kDeadRow.next;
+  }
+  rows_[id] = std::move(row);
+  return rows_[id]->next;
+}
+
+// Everything from which a live node was reached is live: follow the search tree back to its root.
+void Arena::add_live_path(const std::vector<std::pair<NodeId, uint32_t>>& visited, uint32_t at) {
+  for (;;) {
+    life_[visited[at].first] = Life::kLive;
+    if (visited[at].second == UINT32_MAX) return;
+    at = visited[at].second;
+  }
+}
+
+bool Arena::is_nothing(NodeId id) {
+  if (life_[id] != Life::kUnknown) return life_[id] == Life::kDead;
+  // Breadth first towards a nullable or known live node.
+  std::vector<std::pair<NodeId, uint32_t>> visited{{id, UINT32_MAX}};
+  std::unordered_set<NodeId> seen{id};
+  for (uint32_t i = 0; i < visited.size(); ++i) {
+    const NodeId at = visited[i].first;
+    if (!budget_.step()) return false;
+    const NodeId* raw = raw_row(at);
+    if (budget_.exhausted()) return false;
+    NodeId last = kNothing;
+    for (size_t b = 0; b < 256; ++b) {
+      const NodeId to = raw[b];
+      if (to == last || to == kNothing) continue;
+      last = to;
+      if (life_[to] == Life::kLive) {
+        add_live_path(visited, i);
+        return false;
+      }
+      if (life_[to] == Life::kUnknown && seen.insert(to).second) visited.emplace_back(to, i);
+    }
+    if (visited.size() > 100'000) {
+      budget_.fail("states");
+      return false;
+    }
+  }
+  for (const auto& [node, parent] : visited) life_[node] = Life::kDead;
+  return true;
+}
+
+}  // namespace di::structured

@@ -1,0 +1,265 @@
+#include "structured/vocabulary.h"
+
+#include <algorithm>
+
+#include "base/json.h"
+
+namespace di::structured {
+namespace {
+
+// Characters of JSON strings that need no escape, but for a few that patterns treat apart (line separators, no-break
+// space, byte order mark): so `.` and \S-free patterns contain the class.
+CharSet common_chars() {
+  CharSet s;
+  s.add(0x20, 0x21);
+  s.add(0x23, 0x5b);
+  s.add(0x5d, 0x7e);
+  s.add(0xa1, 0x2027);
+  s.add(0x202a, 0xfefe);
+  s.add(0xff00, 0x10ffff);
+  s.normalise();
+  return s;
+}
+
+CharSet word_chars() {
+  CharSet s;
+  s.add('0', '9');
+  s.add('A', 'Z');
+  s.add('_', '_');
+  s.add('a', 'z');
+  s.normalise();
+  return s;
+}
+
+// Number of characters when the text is whole UTF-8 of the set, else -1.
+int64_t chars_of(std::string_view text, const CharSet& set) {
+  int64_t n = 0;
+  for (size_t at = 0; at < text.size(); ++n) {
+    const auto c = read_utf8(text, at);
+    if (!c || !set.contains(*c)) return -1;
+  }
+  return n;
+}
+
+}  // namespace
+
+VocabularyImpl::VocabularyImpl(std::vector<Vocabulary::Token> all, SpecialTokens roles)
+    : tokens(std::move(all)), specials(roles) {
+  ordinary_mask.assign((tokens.size() + 31) / 32, 0);
+  std::vector<TokenId> sorted;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto id = static_cast<TokenId>(i);
+    if (tokens[i].bytes.empty()) continue;
+    if (tokens[i].special) {
+      special_ids.emplace(tokens[i].bytes, id);
+      continue;
+    }
+    ordinary_mask[i >> 5U] |= 1U << (i & 31U);
+    if (tokens[i].bytes.size() < 255) sorted.push_back(id);
+  }
+  std::ranges::sort(sorted, [&](TokenId a, TokenId b) {
+    return tokens[static_cast<size_t>(a)].bytes < tokens[static_cast<size_t>(b)].bytes;
+  });
+  trie = build(sorted);
+  first_child.fill(UINT32_MAX);
+  for (uint32_t i = 0; i < trie.nodes.size(); i = trie.nodes[i].skip) first_child[trie.nodes[i].byte] = i;
+  build_slices(sorted);
+}
+
+Trie VocabularyImpl::build(const std::vector<TokenId>& sorted) const {
+  Trie t;
+  std::vector<uint32_t> open;  // nodes on the path to the last token
+  std::string_view last;
+  auto close_to = [&](size_t depth) {
+    while (open.size() > depth) {
+      TrieNode& n = t.nodes[open.back()];
+      n.skip = static_cast<uint32_t>(t.nodes.size());
+      n.last = static_cast<uint32_t>(t.order.size());
+      open.pop_back();
+    }
+  };
+  for (const TokenId id : sorted) {
+    const std::string_view bytes = tokens[static_cast<size_t>(id)].bytes;
+    size_t common = 0;
+    while (common < last.size() && common < bytes.size() && last[common] == bytes[common]) ++common;
+    if (common == bytes.size()) continue;  // the same bytes twice: the first row stands for both
+    close_to(common);
+    for (size_t d = common; d < bytes.size(); ++d) {
+      TrieNode n;
+      n.byte = static_cast<uint8_t>(bytes[d]);
+      n.depth = static_cast<uint8_t>(d);
+      n.first = static_cast<uint32_t>(t.order.size());
+      open.push_back(static_cast<uint32_t>(t.nodes.size()));
+      t.nodes.push_back(n);
+    }
+    t.nodes.back().token = id;
+    t.order.push_back(id);
+    last = bytes;
+  }
+  close_to(0);
+  return t;
+}
+
+void VocabularyImpl::build_slices(const std::vector<TokenId>& sorted) {
+  const CharSet common = common_chars();
+  const std::array<std::pair<CharSet, uint32_t>, kSlices> kinds{
+      {{common, 128}, {common, 16}, {word_chars(), 16}, {CharSet::of('a', 'z'), 16}}};
+  std::vector<uint8_t> inside(tokens.size(), 0);
+  for (size_t k = 0; k < kSlices; ++k) {
+    Slice& s = slices[k];
+    s.chars = kinds[k].first;
+    s.max_chars = kinds[k].second;
+    s.mask.assign(ordinary_mask.size(), 0);
+    std::vector<TokenId> rest;
+    for (const TokenId id : sorted) {
+      const auto i = static_cast<size_t>(id);
+      const int64_t n = chars_of(tokens[i].bytes, s.chars);
+      if (n > 0 && n <= int64_t{s.max_chars}) {
+        s.mask[i >> 5U] |= 1U << (i & 31U);
+        inside[i] = static_cast<uint8_t>(inside[i] | (1U << k));
+      } else {
+        rest.push_back(id);
+      }
+    }
+    s.rest = build(rest);
+  }
+  // Subtrees wholly inside a slice, from the leaves up: a child comes after its parent in the array.
+  std::vector<uint32_t> parent(trie.nodes.size(), UINT32_MAX);
+  std::vector<uint32_t> path(256, 0);
+  for (uint32_t i = 0; i < trie.nodes.size(); ++i) {
+    TrieNode& n = trie.nodes[i];
+    path[n.depth] = i;
+    if (n.depth > 0) parent[i] = path[n.depth - 1U];
+    n.inside = n.token >= 0 ? inside[static_cast<size_t>(n.token)] : uint8_t{0xff};
+  }
+  for (size_t i = trie.nodes.size(); i > 0; --i) {
+    const uint32_t up = parent[i - 1];
+    if (up != UINT32_MAX) trie.nodes[up].inside &= trie.nodes[i - 1].inside;
+  }
+}
+
+Vocabulary::Vocabulary(std::unique_ptr<VocabularyImpl> impl) : impl_(std::move(impl)) {}
+Vocabulary::~Vocabulary() = default;
+
+std::shared_ptr<const Vocabulary> Vocabulary::create(std::vector<Token> tokens, SpecialTokens specials) {
+  return std::make_shared<const Vocabulary>(std::make_unique<VocabularyImpl>(std::move(tokens), specials));
+}
+
+int32_t Vocabulary::size() const { return static_cast<int32_t>(impl_->tokens.size()); }
+std::string_view Vocabulary::bytes(TokenId id) const { return impl_->tokens[static_cast<size_t>(id)].bytes; }
+bool Vocabulary::is_special(TokenId id) const { return impl_->tokens[static_cast<size_t>(id)].special; }
+const SpecialTokens& Vocabulary::specials() const { return impl_->specials; }
+
+TokenId Vocabulary::special(std::string_view spelling) const {
+  const auto it = impl_->special_ids.find(std::string(spelling));
+  return it == impl_->special_ids.end() ? -1 : it->second;
+}
+
+std::vector<TokenId> Vocabulary::encode_greedy(std::string_view text, bool with_special) const {
+  std::vector<TokenId> out;
+  const auto& nodes = impl_->trie.nodes;
+  for (size_t at = 0; at < text.size();) {
+    TokenId best = -1;
+    size_t length = 0;
+    if (with_special) {
+      for (const auto& [spelling, id] : impl_->special_ids) {
+        if (spelling.size() > length && text.substr(at).starts_with(spelling)) {
+          best = id;
+          length = spelling.size();
+        }
+      }
+    }
+    // A special token later in the text ends the ordinary ones before it.
+    if (best < 0) {
+      uint32_t i = impl_->first_child[static_cast<uint8_t>(text[at])];
+      for (size_t d = 0; i != UINT32_MAX;) {
+        const TrieNode& n = nodes[i];
+        ++d;
+        if (n.token >= 0) {
+          best = n.token;
+          length = d;
+        }
+        if (at + d >= text.size()) break;
+        if (with_special && text.substr(at + d).starts_with("<\xef\xbd\x9c")) break;
+        if (with_special && text.substr(at + d).starts_with("\xef\xbd\x9c")) break;
+        const auto want = static_cast<uint8_t>(text[at + d]);
+        uint32_t child = i + 1;
+        while (child < n.skip && nodes[child].byte != want) child = nodes[child].skip;
+        i = child < n.skip ? child : UINT32_MAX;
+      }
+    }
+    if (best < 0) return {};
+    out.push_back(best);
+    at += length;
+  }
+  return out;
+}
+
+namespace {
+
+// The byte alphabet of byte-level BPE: printable bytes stand for themselves, the others for U+0100 on.
+std::unordered_map<uint32_t, uint8_t> byte_alphabet() {
+  std::unordered_map<uint32_t, uint8_t> map;
+  uint32_t next = 256;
+  for (uint32_t b = 0; b < 256; ++b) {
+    const bool printable = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+    map.emplace(printable ? b : next++, static_cast<uint8_t>(b));
+  }
+  return map;
+}
+
+}  // namespace
+
+Expected<std::shared_ptr<const Vocabulary>> Vocabulary::from_tokenizer_json(std::string_view json) {
+  auto doc = parse_json(json);
+  if (!doc) return refuse("invalid_vocabulary", doc.error().message);
+  const Json* model = doc->find("model");
+  const Json* vocab = model != nullptr ? model->find("vocab") : nullptr;
+  if (vocab == nullptr || !vocab->is_object()) return refuse("invalid_vocabulary", "no model.vocab object");
+  std::vector<Token> tokens;
+  auto slot = [&](int64_t id) -> Token* {
+    if (id < 0 || id > 10'000'000) return nullptr;
+    if (tokens.size() <= static_cast<size_t>(id)) tokens.resize(static_cast<size_t>(id) + 1);
+    return &tokens[static_cast<size_t>(id)];
+  };
+  const auto alphabet = byte_alphabet();
+  for (const JsonMember& m : vocab->as_object()) {
+    Token* t = slot(m.value.to_i64().value_or(-1));
+    if (t == nullptr) return refuse("invalid_vocabulary", "token id of \"" + m.key + "\" out of range");
+    t->bytes.clear();
+    for (size_t at = 0; at < m.key.size();) {
+      const auto c = read_utf8(m.key, at);
+      if (!c) return refuse("invalid_vocabulary", "token text is not UTF-8");
+      const auto it = alphabet.find(*c);
+      if (it != alphabet.end()) {
+        t->bytes.push_back(static_cast<char>(it->second));
+      } else {
+        append_utf8(t->bytes, *c);
+      }
+    }
+  }
+  SpecialTokens roles;
+  const Json* added = doc->find("added_tokens");
+  if (added != nullptr && added->is_array()) {
+    for (const Json& a : added->as_array()) {
+      const Json* content = a.find("content");
+      const Json* id = a.find("id");
+      if (content == nullptr || !content->is_string() || id == nullptr) continue;
+      Token* t = slot(id->to_i64().value_or(-1));
+      if (t == nullptr) return refuse("invalid_vocabulary", "added token id out of range");
+      *t = {content->as_string(), true};
+    }
+  }
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (!tokens[i].special) continue;
+    const auto id = static_cast<TokenId>(i);
+    const std::string& s = tokens[i].bytes;
+    if (s == "<think>") roles.think_begin = id;
+    if (s == "</think>") roles.think_end = id;
+    if (s == "\xef\xbd\x9c" "DSML\xef\xbd\x9c") roles.dsml = id;
+    if (s == "<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>") roles.eos = id;
+  }
+  return create(std::move(tokens), roles);
+}
+
+}  // namespace di::structured

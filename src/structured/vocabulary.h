@@ -1,0 +1,59 @@
+// Inside of a Vocabulary: the byte trie in depth-first order and the slices (structured-output.md §2.4).
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "structured/regex/char_set.h"
+#include "structured/structured.h"
+
+namespace di::structured {
+
+// Depth-first array: children of node i start at i + 1, skip leads behind its subtree.
+struct TrieNode {
+  uint32_t skip = 0;
+  int32_t token = -1;
+  uint32_t first = 0;  // tokens of the subtree: order[first..last)
+  uint32_t last = 0;
+  uint8_t byte = 0;
+  uint8_t depth = 0;      // 0 for children of the root
+  uint8_t inside = 0;     // bit k: all tokens of the subtree are texts of slice k
+};
+
+struct Trie {
+  std::vector<TrieNode> nodes;
+  std::vector<TokenId> order;  // tokens in trie order
+};
+
+// Tokens that are whole texts of one character class and at most max_chars long. An automaton state from which max_chars
+// characters of the class can always be read takes them all without a walk.
+struct Slice {
+  CharSet chars;
+  uint32_t max_chars = 0;
+  std::vector<uint32_t> mask;
+  Trie rest;  // the other ordinary tokens
+};
+
+constexpr size_t kSlices = 4;
+
+class VocabularyImpl {
+ public:
+  VocabularyImpl(std::vector<Vocabulary::Token> tokens, SpecialTokens specials);
+
+  std::vector<Vocabulary::Token> tokens;
+  SpecialTokens specials;
+  std::unordered_map<std::string, TokenId> special_ids;
+  std::vector<uint32_t> ordinary_mask;
+  Trie trie;
+  std::array<Slice, kSlices> slices;
+  std::array<uint32_t, 257> first_child{};  // index of the root's child by byte in trie.nodes; UINT32_MAX: none
+
+ private:
+  Trie build(const std::vector<TokenId>& sorted) const;
+  void build_slices(const std::vector<TokenId>& sorted);
+};
+
+}  // namespace di::structured

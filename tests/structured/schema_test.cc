@@ -1,0 +1,166 @@
+#include <gtest/gtest.h>
+
+#include "structured/fixture.h"
+
+namespace di::structured {
+namespace {
+
+using testing::code_of;
+using testing::schema;
+using testing::takes;
+
+struct SchemaCase {
+  const char* schema;
+  std::vector<const char*> yes;
+  std::vector<const char*> no;
+};
+
+void check(std::initializer_list<SchemaCase> cases) {
+  for (const SchemaCase& c : cases) {
+    const CompiledRef compiled = schema(c.schema);
+    for (const char* t : c.yes) EXPECT_TRUE(takes(compiled, t)) << c.schema << " must take " << t;
+    for (const char* t : c.no) EXPECT_FALSE(takes(compiled, t)) << c.schema << " must refuse " << t;
+  }
+}
+
+TEST(Schema, TypesAndValues) {
+  check({{R"({"type":"integer"})", {"0", "-5", "123"}, {"-0", "01", "1.0", "1e2", "\"1\"", ""}},
+         {R"({"type":["string","null"]})", {"null", "\"x\"", "\"\\u00e9\\n\""}, {"1", "\"\n\"", "\"\\ud800\""}},
+         {R"({"enum":[1,"a",null,{"b":[true]}]})", {"1", "\"a\"", "null", "{\"b\": [true]}"}, {"2", "1.5", "{\"b\": []}"}},
+         {R"({"enum":[1,2,3],"minimum":2})", {"2", "3"}, {"1"}},
+         {R"({"const":"a\"b"})", {"\"a\\\"b\""}, {"\"a\\u0022b\"", "\"ab\""}},
+         {R"({"type":"number"})", {"1", "-0.5", "1e5", "2.50"}, {"+1", ".5", "1."}},
+         {R"({"type":"string","maxLength":1})", {"\"\"", "\"\xf0\x9f\x8e\x88\"", "\"\\n\""}, {"\"ab\"", "\"\xf0\x9f\""}},
+         {R"({"nullable":true,"type":"boolean"})", {"null", "true"}, {"0"}}});
+}
+
+TEST(Schema, Numbers) {
+  check({{R"({"type":"integer","minimum":3,"maximum":12})", {"3", "9", "10", "12"}, {"2", "13", "-5", "3.0"}},
+         {R"({"type":"integer","multipleOf":7})", {"0", "98", "-14"}, {"100", "1"}},
+         {R"({"type":"number","exclusiveMinimum":0,"maximum":1})", {"0.001", "1", "1.0"}, {"0", "0.0", "1.0001", "-1"}},
+         {R"({"type":"number","minimum":1,"exclusiveMinimum":true})", {"1.1"}, {"1"}},
+         {R"({"type":"integer","minimum":18446744073709551616})", {"18446744073709551616"}, {"18446744073709551615"}}});
+}
+
+TEST(Schema, Arrays) {
+  check({{R"({"type":"array","items":{"type":"integer"},"minItems":1,"maxItems":3})", {"[1]", "[1, 2,3]"}, {"[]", "[1,2,3,4]", "[1,]", "[,1]"}},
+         {R"({"prefixItems":[{"type":"integer"},{"type":"string"}],"items":false,"minItems":2,"type":"array"})", {"[1, \"x\"]"}, {"[1]", "[1,\"x\",2]"}},
+         {R"({"type":"array","items":{"enum":[1,2,3]},"uniqueItems":true})", {"[]", "[3, 1]", "[1,2,3]"}, {"[2, 2]", "[1,2,3,1]", "[1,2,3,"}},
+         {R"({"type":"array","contains":{"const":7},"items":{"type":"integer"}})", {"[7]", "[1, 7]"}, {"[]", "[1]", "[\"x\", 7]"}},
+         {R"({"type":"array","contains":{"const":7},"items":{"type":"integer"},"maxContains":1,"maxItems":2})", {"[7]", "[1,7]"}, {"[7,7]", "[1,2]"}}});
+}
+
+TEST(Schema, Objects) {
+  check({{R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"boolean"}},"required":["b"],"additionalProperties":false})",
+          {"{\"b\": true}", "{\"a\": 1, \"b\": false}"},
+          {"{}", "{\"a\": 1}", "{\"b\": true, \"a\": 1}", "{\"b\": true,}", "{\"b\": true, \"c\": 1}", "{\"a\": 1 \"b\": true}"}},
+         {R"({"type":"object","properties":{"a":{"type":"integer"}},"additionalProperties":{"type":"string"}})",
+          {"{}", "{\"a\": 1, \"x\": \"y\"}", "{\"x\": \"y\"}"}, {"{\"x\": 1}", "{\"a\": \"s\"}", "{\"x\": \"y\", \"a\": 1}"}},
+         {R"({"type":"object","patternProperties":{"^x":{"type":"integer"},"y$":{"minimum":5}},"additionalProperties":false})",
+          {"{\"x\": 1}", "{\"xy\": 5}", "{\"ay\": 7}"}, {"{\"xy\": 4}", "{\"a\": 1}", "{\"x\": \"s\"}"}},
+         {R"({"type":"object","propertyNames":{"maxLength":2},"minProperties":1,"maxProperties":2})",
+          {"{\"ab\": 1}", "{\"a\": 1, \"b\": 2}"}, {"{}", "{\"abc\": 1}", "{\"a\": 1, \"b\": 2, \"c\": 3}"}},
+         {R"({"type":"object","required":["q","p"]})", {"{\"p\": 1, \"q\": 2}", "{\"q\": 1, \"z\": 3, \"p\": 2}"}, {"{\"p\": 1}", "{\"p\": 1, \"p\": 2}"}},
+         {R"({"type":"object","properties":{"a":{},"b":{},"c":{}},"additionalProperties":false,"minProperties":2})",
+          {"{\"a\": 1, \"c\": 2}", "{\"b\": 1, \"c\": 2}"}, {"{\"c\": 1}", "{\"a\": 1}"}},
+         {R"({"type":"object","dependentRequired":{"a":["b"]},"properties":{"a":{},"b":{}},"additionalProperties":false})",
+          {"{}", "{\"b\": 1}", "{\"a\": 1, \"b\": 2}"}, {"{\"a\": 1}"}}});
+}
+
+TEST(Schema, Combinations) {
+  check({{R"({"allOf":[{"type":"integer","minimum":3},{"maximum":5}]})", {"4"}, {"2", "6"}},
+         {R"({"oneOf":[{"type":"integer"},{"type":"number","minimum":10}]})", {"3", "10.5"}, {"12", "12.0"}},
+         {R"({"oneOf":[{"required":["a"]},{"required":["b"]}],"type":"object"})", {"{\"a\": 1}", "{\"b\": 1}"}, {"{}", "{\"a\": 1, \"b\": 1}"}},
+         {R"({"not":{"const":5},"type":"number"})", {"4", "5.5"}, {"5", "5.0"}},
+         {R"({"not":{"required":["a"]},"type":"object"})", {"{}", "{\"b\": 1}"}, {"{\"a\": 1}"}},
+         {R"({"if":{"properties":{"k":{"const":1}},"required":["k"]},"then":{"required":["v"]},"type":"object","properties":{"k":{},"v":{}}})",
+          {"{\"k\": 2}", "{\"k\": 1, \"v\": 0}", "{}"}, {"{\"k\": 1}"}},
+         {R"({"$ref":"#/$defs/a~1b","$defs":{"a/b":{"type":"integer"}},"minimum":5})", {"5"}, {"4"}},
+         {R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}},"required":["next"],"additionalProperties":false}}})",
+          {"{\"next\": {\"next\": null}}"}, {"{\"next\": {}}"}}});
+}
+
+TEST(Schema, FormatsAreEnforced) {
+  check({{R"({"type":"string","format":"date"})", {"\"2024-02-29\"", "\"2000-02-29\""}, {"\"2023-02-29\"", "\"1900-02-29\"", "\"2024-04-31\""}},
+         {R"({"type":"string","format":"date-time"})", {"\"2024-01-02T03:04:05Z\"", "\"1998-12-31T23:59:60Z\""}, {"\"2024-01-02T03:04:05\"", "\"2024-01-02T24:00:00Z\""}},
+         {R"({"type":"string","format":"ipv6"})", {"\"::1\"", "\"1:2:3:4:5:6:7:8\"", "\"::ffff:1.2.3.4\""}, {"\"1::2::3\"", "\"12345::\"", "\"1:2:3:4:5:6:7\""}},
+         {R"({"type":"string","format":"email","maxLength":10})", {"\"a@b.co\""}, {"\"abcdefgh@example.org\"", "\"a@\""}},
+         {R"({"type":"string","format":"hostname"})", {"\"a-b.example\""}, {"\"-a\"", "\"ab--c\"", "\"xn--x\""}}});
+}
+
+TEST(Schema, RefusesWithCodeAndPlace) {
+  for (const auto& [text, code] : std::initializer_list<std::pair<const char*, const char*>>{
+           {R"({"type":"object","required":true})", "invalid_json_schema"},
+           {R"({"enum":[]})", "unsatisfiable_schema"},
+           {R"({"type":"integer","minimum":5,"maximum":4})", "unsatisfiable_schema"},
+           {R"({"$ref":"http://example.com/x"})", "unresolvable_ref"},
+           {R"({"type":"array","items":{"type":"string"},"uniqueItems":true})", "unsupported_schema_feature"},
+           {R"({"pattern":"("})", "invalid_regex"},
+           {R"({"minLength":-1})", "invalid_json_schema"},
+           {R"({"type":"strin"})", "invalid_json_schema"},
+           {"{", "invalid_json_schema"}}) {
+    EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, text), code) << text;
+  }
+  const auto e = testing::compile_spec(ConstraintKind::kJsonSchema, R"({"properties":{"a":{"items":{"minLength":"x"}}}})");
+  ASSERT_FALSE(e.has_value());
+  EXPECT_EQ(e.error().pointer, "/properties/a/items");
+  EXPECT_EQ(e.error().keyword, "minLength");
+}
+
+TEST(Schema, AnyOrderKeepsRequiredAndUnique) {
+  SpecOptions options;
+  options.property_order = PropertyOrder::kAny;
+  const auto c = testing::compiled(ConstraintKind::kJsonSchema,
+                                   R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"required":["a","b"],"additionalProperties":false})", options);
+  EXPECT_TRUE(takes(c, "{\"b\": 1, \"a\": 2}"));
+  EXPECT_TRUE(takes(c, "{\"a\": 1, \"b\": 2}"));
+  EXPECT_FALSE(takes(c, "{\"b\": 1}"));
+  EXPECT_FALSE(takes(c, "{\"b\": 1, \"b\": 2}"));
+}
+
+TEST(Schema, WhitespacePolicies) {
+  const char* text = R"({"type":"array","items":{"type":"integer"}})";
+  SpecOptions compact;
+  compact.whitespace = Whitespace::kCompact;
+  EXPECT_TRUE(takes(testing::compiled(ConstraintKind::kJsonSchema, text, compact), "[1,2]"));
+  EXPECT_FALSE(takes(testing::compiled(ConstraintKind::kJsonSchema, text, compact), "[1, 2]"));
+  const auto flexible = schema(text);
+  EXPECT_TRUE(takes(flexible, "[\n  1, 2\n]"));
+  EXPECT_FALSE(takes(flexible, "[1,  2]"));
+  EXPECT_FALSE(takes(flexible, " [1]"));
+  EXPECT_FALSE(takes(flexible, "[1] "));
+}
+
+TEST(Limits, EachOneRefuses) {
+  Limits small;
+  small.max_schema_bytes = 10;
+  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, R"({"type":"integer"})", small), "constraint_too_large");
+  std::string deep;
+  for (int i = 0; i < 300; ++i) deep += R"({"items":)";
+  deep += "{}" + std::string(300, '}');
+  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, deep), "constraint_too_complex");
+  EXPECT_EQ(code_of(ConstraintKind::kRegex, std::string(33 * 1024, 'a')), "constraint_too_large");
+  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, R"({"multipleOf":0.123456789})"), "constraint_too_complex");
+  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, R"({"minItems":2000000,"type":"array"})"), "constraint_too_complex");
+  Limits few;
+  few.max_enum_values = 2;
+  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, R"({"enum":[1,2,3]})", few), "constraint_too_complex");
+  Limits narrow;
+  narrow.max_properties = 1;
+  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, R"({"properties":{"a":{},"b":{}}})", narrow), "constraint_too_complex");
+  Limits poor;
+  poor.max_nodes = 100;
+  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, R"({"type":"string","format":"uri"})", poor), "constraint_too_complex");
+  Limits choices;
+  choices.max_choices = 1;
+  EXPECT_EQ(code_of(ConstraintKind::kChoice, R"(["a","b"])", choices), "constraint_too_large");
+}
+
+TEST(Limits, OutputNestingIsMaskedAway) {
+  const auto any = schema("{}");
+  EXPECT_TRUE(takes(any, std::string(200, '[') + std::string(200, ']')));
+  EXPECT_FALSE(takes(any, std::string(201, '[') + std::string(201, ']')));
+}
+
+}  // namespace
+}  // namespace di::structured
