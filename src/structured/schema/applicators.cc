@@ -186,6 +186,18 @@ void Schema::apply_unevaluated(const Value& node, Lang& lang) {
       return;
     }
   }
+  const Value* any = node.find("anyOf");
+  if (any != nullptr && any->is_array() && any->items.size() > 1) {
+    // Where two branches can hold at once, what is evaluated depends on the value.
+    for (size_t i = 0; i < any->items.size() && !failed(); ++i) {
+      for (size_t j = i + 1; j < any->items.size() && !failed(); ++j) {
+        const Lang a = unfold(schema(any->items[i]));
+        if (failed() || disjoint(a, unfold(schema(any->items[j])))) continue;
+        cannot(node, props != nullptr ? "unevaluatedProperties" : "unevaluatedItems", fmt::format("branches {} and {} of anyOf can hold at once", i, j));
+        return;
+      }
+    }
+  }
   lang.exact = false;
   if (props != nullptr) {
     const ExprId e = schema(*props);

@@ -123,6 +123,7 @@ void Emitter::emit_object(RuleId rule, const ObjectShape& s) {
   }
 }
 
+// long because the states of all members are wired in one pass over shared tables.
 // State i: the next member is i or a later one, behind the last declared one those of `rest`. Without bounds on the number
 // of members no counter is kept.
 void Emitter::emit_ordered(RuleId rule, const ObjectShape& s, const std::vector<Named>& members, const std::vector<NameClass>& rest) {

@@ -87,7 +87,7 @@ std::string email() {
 // RFC 6570.
 std::string uri_template() {
   const std::string pct = "%[0-9A-Fa-f]{2}";
-  const std::string literal = "[!#$&(-;=?-\\[\\]_a-z~\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef]";
+  const std::string literal = "[!#$&-;=?-\\[\\]_a-z~\\u{10000}-\\u{1fffd}\\u{20000}-\\u{2fffd}\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef]";
   const std::string var = "(?:[A-Za-z0-9_]|" + pct + ")(?:\\.?(?:[A-Za-z0-9_]|" + pct + "))*(?::[1-9][0-9]{0,3}|\\*)?";
   return "(?:" + literal + "|" + pct + "|\\{[+#./;?&=,!@|]?" + var + "(?:," + var + ")*\\})*";
 }
@@ -97,7 +97,7 @@ std::string uri_template() {
 std::string idn_host() {
   const std::string letters = "[\\u00df-\\u00f6\\u00f8-\\u00ff\\u03b1-\\u03c9\\u0430-\\u044f\\u0905-\\u0939\\u3041-\\u3096\\u30a1-\\u30fa\\u4e00-\\u9fa5\\uac00-\\ud7a3]";
   const std::string one = "(?:" + host_label() + "|(?:" + letters + "|[a-z0-9]){0,7}" + letters + "(?:" + letters + "|[a-z0-9]){0,7})";
-  return "(?:" + one + "(?:\\." + one + "){0,3})";
+  return "(?:" + one + "(?:[.\\u3002\\uff0e\\uff61]" + one + "){0,3})";
 }
 
 std::string idn_atom() { return "[A-Za-z0-9!#$%&'*+/=?^_`{|}~\\-\\u00a1-\\u2027\\u2030-\\ud7ff]+"; }

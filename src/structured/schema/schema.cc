@@ -73,17 +73,35 @@ Schema::Schema(Arena& arena, const Value& root, const SpecOptions& options, cons
 
 // Parents, resources and anchors of every container. Names inside enum, const, default and examples are values, not schemas.
 void Schema::index() {
+  // What stands at a place decides whether identifiers there count: those below unknown keywords do not.
+  enum class At : uint8_t { kSchema, kMap, kList, kUnknown };
   struct Visit {
     const Value* at;
     const Value* resource;
     std::string base;
+    At kind;
   };
-  std::vector<Visit> stack{{&root_, &root_, ""}};
+  auto kind_of = [](const std::string& key, At parent) {
+    if (parent == At::kMap || parent == At::kList || key.empty()) return parent == At::kUnknown ? At::kUnknown : At::kSchema;
+    if (parent == At::kUnknown) return At::kUnknown;
+    for (const char* map : {"properties", "patternProperties", "$defs", "definitions", "$def", "dependentSchemas", "dependencies"}) {
+      if (key == map) return At::kMap;
+    }
+    for (const char* list : {"allOf", "anyOf", "oneOf", "prefixItems"}) {
+      if (key == list) return At::kList;
+    }
+    for (const char* one : {"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "not", "if", "then", "else", "unevaluatedItems", "unevaluatedProperties"}) {
+      if (key == one) return At::kSchema;
+    }
+    return At::kUnknown;
+  };
+  std::vector<Visit> stack{{&root_, &root_, "", At::kSchema}};
   places_[&root_] = {nullptr, 0, &root_};
   while (!stack.empty()) {
     Visit v = std::move(stack.back());
     stack.pop_back();
-    if (v.at->is_object()) {
+    if (v.at->is_object()) places_[v.at].resource = v.resource;
+    if (v.at->is_object() && v.kind == At::kSchema) {
       const std::string* id = identifier(*v.at);
       if (id != nullptr && !id->starts_with("#")) {
         const std::string address = join_address(v.base, id->substr(0, id->find('#')));
@@ -108,7 +126,7 @@ void Schema::index() {
       if (!child.is_object() && !child.is_array() && !child.is_bool()) continue;
       places_[&child] = {v.at, i, v.resource};
       if (v.at->is_object() && (v.at->keys[i] == "enum" || v.at->keys[i] == "const" || v.at->keys[i] == "default" || v.at->keys[i] == "examples")) continue;
-      stack.push_back({&child, v.resource, v.base});
+      stack.push_back({&child, v.resource, v.base, kind_of(v.at->is_object() ? v.at->keys[i] : "", v.kind)});
     }
   }
 }
