@@ -91,7 +91,8 @@ inline int64_t packed_stride(int64_t cols) {
   return packed_cols<D>(cols) + D::Kind::kLanes;
 }
 
-// How many columns in a row keep their order in a packed chunk; 1: the vectors of a chunk interleave its columns.
+// How many columns in a row keep their order in a packed chunk. 1: the vectors of a chunk interleave all its columns
+// (column(1) = kVecs), or parts of them.
 template <class D>
 constexpr int pack_run() {
   int run = 1;
@@ -108,8 +109,11 @@ inline void pack_row(float* x, int64_t cols, typename D::Kind::X* out) {
   constexpr int kRun = pack_run<D>();
   if constexpr (kRun == D::kCols) {
     for (int64_t c = 0; c < padded; c += L) D::Kind::store_floats(out + c, load(x + c));
+  } else if constexpr (kRun == 1 && D::column(1) != D::kVecs) {
+    for (int64_t c = 0; c < padded; c += D::kCols) {
+      for (int p = 0; p < D::kCols; ++p) out[c + p] = D::Kind::from_float(x[c + D::column(p)]);
+    }
   } else if constexpr (kRun == 1) {
-    static_assert(D::column(D::Kind::kLanes) == 1 && D::column(1) == D::kVecs);
     for (int64_t c = 0; c < padded; c += D::kCols) {
       for (int v = 0; v < D::kVecs; ++v) {
         for (int l = 0; l < D::Kind::kLanes; ++l) out[c + v * D::Kind::kLanes + l] = D::Kind::from_float(x[c + v + D::kVecs * l]);
@@ -137,6 +141,13 @@ inline const uint8_t* chunk_data(RowRef r, int64_t c) {
   return r.data + c * D::kCols * D::kBits / 8;
 }
 
+template <class D>
+inline void decode(const uint8_t* data, const typename D::Scale& scale, typename D::Kind::V* w) {
+  const typename D::Raw raw = D::fetch(data);
+#pragma GCC unroll 8
+  for (int j = 0; j < D::kVecs; ++j) w[j] = D::vector(raw, scale, j);
+}
+
 // The last chunk of a row when it is short: the columns beyond the end decode to zero.
 template <class D>
 inline void decode_tail(const MatView& m, RowRef r, int64_t c, typename D::Kind::V* w) {
@@ -148,7 +159,7 @@ inline void decode_tail(const MatView& m, RowRef r, int64_t c, typename D::Kind:
     const int64_t first = c * D::kCols / 32;
     for (int64_t g = 0; g < (rest + 31) / 32; ++g) scale[g] = r.scale[(first + g) >> m.group_shift];
   }
-  D::decode(data, D::scale(scale, 0), w);
+  decode<D>(data, D::scale(scale, 0), w);
 }
 
 inline constexpr int64_t kPrefetchTile = 128 * 1024;
@@ -174,18 +185,27 @@ inline void direct_tile(const MatView& m, const typename D::Kind::X* const* x, c
   // Rows of a tile are short streams, which a hardware prefetcher picks up late: ask for the next tile's, or further on in a long row.
   const int64_t ahead = NR * m.row_bytes <= kPrefetchTile ? NR * m.row_bytes : kPrefetchRow;
   for (int64_t c = 0; c < full; ++c) {
-    typename D::Scale scale = scale_of<D>(m, row[0], c);
+    // Vector by vector through all rows: the sums of one row form a chain, those of several rows overlap.
+    typename D::Scale scale[kOneScale ? 1 : NR];
+    typename D::Raw raw[NR];
+    scale[0] = scale_of<D>(m, row[0], c);
 #pragma GCC unroll 8
     for (int n = 0; n < NR; ++n) {
-      if (!kOneScale && n > 0) scale = scale_of<D>(m, row[n], c);
-      V v[D::kVecs];
+      if (!kOneScale && n > 0) scale[n] = scale_of<D>(m, row[n], c);
       const uint8_t* data = chunk_data<D>(row[n], c);
       _mm_prefetch(reinterpret_cast<const char*>(data + ahead), _MM_HINT_T1);
-      D::decode(data, scale, v);
+      raw[n] = D::fetch(data);
+    }
 #pragma GCC unroll 8
-      for (int j = 0; j < D::kVecs; ++j) {
+    for (int j = 0; j < D::kVecs; ++j) {
+      V v[MR];
 #pragma GCC unroll 8
-        for (int i = 0; i < MR; ++i) acc[i][n] = D::Kind::dot(D::Kind::load(in[i] + c * D::kCols + j * D::Kind::kLanes), v[j], acc[i][n]);
+      for (int i = 0; i < MR; ++i) v[i] = D::Kind::load(in[i] + c * D::kCols + j * D::Kind::kLanes);
+#pragma GCC unroll 8
+      for (int n = 0; n < NR; ++n) {
+        const V w_n = D::vector(raw[n], scale[kOneScale ? 0 : n], j);
+#pragma GCC unroll 8
+        for (int i = 0; i < MR; ++i) acc[i][n] = D::Kind::dot(v[i], w_n, acc[i][n]);
       }
     }
   }
@@ -236,7 +256,7 @@ inline void decode_panel(const MatView& m, int64_t n0, int64_t n1, typename D::K
     for (int64_t c = 0; c <= full; ++c) {
       typename D::Kind::V v[D::kVecs];
       if (c < full) {
-        D::decode(chunk_data<D>(r, c), scale_of<D>(m, r, c), v);
+        decode<D>(chunk_data<D>(r, c), scale_of<D>(m, r, c), v);
       } else if (full * D::kCols < m.cols) {
         decode_tail<D>(m, r, c, v);
       } else {

@@ -161,7 +161,9 @@ struct WideF32 {
   static constexpr int column(int p) { return p; }
   struct Scale {};
   static Scale scale(const uint8_t*, int) { return {}; }
-  static void decode(const uint8_t* data, Scale, F* w) { w[0] = load_unaligned(data); }
+  using Raw = const uint8_t*;
+  static Raw fetch(const uint8_t* data) { return data; }
+  static F vector(Raw data, Scale, int) { return load_unaligned(data); }
 };
 
 struct WideBf16 {
@@ -172,10 +174,10 @@ struct WideBf16 {
   static constexpr int column(int p) { return p < 8 ? 2 * p : 2 * p - 15; }
   struct Scale {};
   static Scale scale(const uint8_t*, int) { return {}; }
-  static void decode(const uint8_t* data, Scale, F* w) {
-    const I v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data));
-    w[0] = _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
-    w[1] = _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(-65536)));
+  using Raw = I;
+  static Raw fetch(const uint8_t* data) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data)); }
+  static F vector(Raw v, Scale, int j) {
+    return _mm256_castsi256_ps(j == 0 ? _mm256_slli_epi32(v, 16) : _mm256_and_si256(v, _mm256_set1_epi32(-65536)));
   }
 };
 
@@ -187,33 +189,34 @@ struct WideFp8 {
   static constexpr int column(int p) { return p; }
   using Scale = F;
   static Scale scale(const uint8_t* s, int) { return set1(fp8_multiplier(s[0])); }
-  static void decode(const uint8_t* data, Scale s, F* w) {
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      w[i] = mul(load_e4m3(data + 8 * i), s);
-    }
-  }
+  using Raw = const uint8_t*;
+  static Raw fetch(const uint8_t* data) { return data; }
+  static F vector(Raw data, Scale s, int j) { return mul(load_e4m3(data + 8 * j), s); }
 };
 
 struct WideFp4 {
   using Kind = WideKind;
   static constexpr int kBits = 4;
-  static constexpr int kCols = 64;
-  static constexpr int kVecs = 8;
-  static constexpr int column(int p) { return 8 * (p % 8) + p / 8; }
+  static constexpr int kCols = 32;
+  static constexpr int kVecs = 4;
+  // Vector 2·half + odd holds every second column of 16.
+  static constexpr int column(int p) { return 16 * (p / 16) + p / 8 % 2 + 2 * (p % 8); }
   using Scale = F;
-  static Scale scale(const uint8_t* s, int group_shift) {
-    return _mm256_set_m128(_mm_set1_ps(ue8m0(s[1 >> group_shift])), _mm_set1_ps(ue8m0(s[0])));
+  static Scale scale(const uint8_t* s, int) { return set1(ue8m0(s[0])); }
+  struct Raw {
+    __m128i even;
+    __m128i odd;
+  };
+  static Raw fetch(const uint8_t* data) {
+    // The low byte of every E2M1 value in fp16 is zero; the table holds the high bytes.
+    const __m128i table = _mm_setr_epi8(0, 0x38, 0x3c, 0x3e, 0x40, 0x42, 0x44, 0x46, -128, -72, -68, -66, -64, -62, -60, -58);
+    const __m128i nibble = _mm_set1_epi8(15);
+    const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(data));
+    return {_mm_shuffle_epi8(table, _mm_and_si128(v, nibble)), _mm_shuffle_epi8(table, _mm_and_si128(_mm_srli_epi16(v, 4), nibble))};
   }
-  static void decode(const uint8_t* data, Scale s, F* w) {
-    const F table = _mm256_setr_ps(0.F, .5F, 1.F, 1.5F, 2.F, 3.F, 4.F, 6.F);
-    const I sign = _mm256_set1_epi32(static_cast<int>(0x80000000U));
-    const I v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data));
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
-      const F magnitude = _mm256_permutevar8x32_ps(table, _mm256_srli_epi32(v, 4 * j));
-      const I signs = _mm256_and_si256(_mm256_slli_epi32(v, 28 - 4 * j), sign);
-      w[j] = mul(_mm256_xor_ps(magnitude, _mm256_castsi256_ps(signs)), s);
-    }
+  static F vector(const Raw& r, Scale s, int j) {
+    const __m128i bytes = j % 2 == 0 ? r.even : r.odd;
+    const __m128i none = _mm_setzero_si128();
+    return mul(_mm256_cvtph_ps(j < 2 ? _mm_unpacklo_epi8(none, bytes) : _mm_unpackhi_epi8(none, bytes)), s);
   }
 };

@@ -158,7 +158,9 @@ struct WideF32 {
   static constexpr int column(int p) { return p; }
   struct Scale {};
   static Scale scale(const uint8_t*, int) { return {}; }
-  static void decode(const uint8_t* data, Scale, F* w) { w[0] = _mm512_loadu_ps(data); }
+  using Raw = const uint8_t*;
+  static Raw fetch(const uint8_t* data) { return data; }
+  static F vector(Raw data, Scale, int) { return load_unaligned(data); }
 };
 
 struct WideBf16 {
@@ -169,10 +171,10 @@ struct WideBf16 {
   static constexpr int column(int p) { return p < 16 ? 2 * p : 2 * p - 31; }
   struct Scale {};
   static Scale scale(const uint8_t*, int) { return {}; }
-  static void decode(const uint8_t* data, Scale, F* w) {
-    const I v = _mm512_loadu_si512(data);
-    w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
-    w[1] = _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536)));
+  using Raw = I;
+  static Raw fetch(const uint8_t* data) { return _mm512_loadu_si512(data); }
+  static F vector(Raw v, Scale, int j) {
+    return _mm512_castsi512_ps(j == 0 ? _mm512_slli_epi32(v, 16) : _mm512_and_si512(v, _mm512_set1_epi32(-65536)));
   }
 };
 
@@ -189,12 +191,9 @@ struct WideFp8 {
   static Scale scale(const uint8_t* s, int group_shift) {
     return {set1(fp8_multiplier(s[0])), set1(fp8_multiplier(s[1 >> group_shift]))};
   }
-  static void decode(const uint8_t* data, const Scale& s, F* w) {
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      w[i] = mul(load_e4m3(data + 16 * i), i < 2 ? s.first : s.second);
-    }
-  }
+  using Raw = const uint8_t*;
+  static Raw fetch(const uint8_t* data) { return data; }
+  static F vector(Raw data, const Scale& s, int j) { return mul(load_e4m3(data + 16 * j), j < 2 ? s.first : s.second); }
 };
 
 struct WideFp4 {
@@ -205,13 +204,11 @@ struct WideFp4 {
   static constexpr int column(int p) { return 8 * (p % 16) + p / 16; }
   using Scale = F;
   static Scale scale(const uint8_t* s, int) { return lane_scales(s); }
-  static void decode(const uint8_t* data, Scale s, F* w) {
+  using Raw = I;
+  static Raw fetch(const uint8_t* data) { return _mm512_loadu_si512(data); }
+  static F vector(Raw v, Scale s, int j) {
     const F table = _mm512_setr_ps(0.F, .5F, 1.F, 1.5F, 2.F, 3.F, 4.F, 6.F, -0.F, -.5F, -1.F, -1.5F, -2.F, -3.F, -4.F, -6.F);
-    const I v = _mm512_loadu_si512(data);
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
-      w[j] = mul(_mm512_permutexvar_ps(_mm512_srli_epi32(v, static_cast<unsigned>(4 * j)), table), s);
-    }
+    return mul(_mm512_permutexvar_ps(_mm512_srli_epi32(v, static_cast<unsigned>(4 * j)), table), s);
   }
 };
 
@@ -262,7 +259,9 @@ struct PairBf16 {
   static constexpr int column(int p) { return p; }
   struct Scale {};
   static Scale scale(const uint8_t*, int) { return {}; }
-  static void decode(const uint8_t* data, Scale, I* w) { w[0] = _mm512_loadu_si512(data); }
+  using Raw = const uint8_t*;
+  static Raw fetch(const uint8_t* data) { return data; }
+  static I vector(Raw data, Scale, int) { return _mm512_loadu_si512(data); }
 };
 
 // High and low bytes of the bf16 form of the 128 magnitudes of E4M3.
@@ -300,16 +299,21 @@ struct PairFp8 {
     const I first = _mm512_set1_epi16(kExponentOffsets.of[s[0]]);
     return _mm512_mask_set1_epi16(first, 0xffff0000U, kExponentOffsets.of[s[1 >> group_shift]]);
   }
-  static void decode(const uint8_t* data, Scale offset, I* w) {
+  struct Raw {
+    I low;
+    I high;
+  };
+  static Raw fetch(const uint8_t* data) {
     const I v = _mm512_loadu_si512(data);
     I for_high = v;  // the permutation destroys its index: give it copies in registers
     I for_low = v;
     asm("" : "+v"(for_high), "+v"(for_low));
     const I high = _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3Bytes.high), for_high, _mm512_load_si512(kE4m3Bytes.high + 64));
     const I low = _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3Bytes.low), for_low, _mm512_load_si512(kE4m3Bytes.low + 64));
-    const I signed_high = _mm512_ternarylogic_epi32(high, v, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);  // high | (v & 0x80)
-    w[0] = shift_exponents(_mm512_unpacklo_epi8(low, signed_high), offset);
-    w[1] = shift_exponents(_mm512_unpackhi_epi8(low, signed_high), offset);
+    return {low, _mm512_ternarylogic_epi32(high, v, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8)};  // high | (v & 0x80)
+  }
+  static I vector(const Raw& r, Scale offset, int j) {
+    return shift_exponents(j == 0 ? _mm512_unpacklo_epi8(r.low, r.high) : _mm512_unpackhi_epi8(r.low, r.high), offset);
   }
 };
 
@@ -329,16 +333,14 @@ struct PairFp4 {
   }
   static constexpr short entry(int bits) { return static_cast<short>(bits == 0 ? 0 : bits - 95 * 128); }
   static constexpr short negative(int bits) { return static_cast<short>((bits == 0 ? 0 : bits - 95 * 128) | 0x8000); }
-  static void decode(const uint8_t* data, Scale offset, I* w) {
+  using Raw = I;
+  static Raw fetch(const uint8_t* data) { return _mm512_loadu_si512(data); }
+  static I vector(Raw v, Scale offset, int j) {
     // vpermw reads the low 5 bits of an index: both halves of the table are equal, so the fifth bit does not matter.
     const I table = _mm512_broadcast_i64x4(_mm256_setr_epi16(
         entry(0), entry(0x3f00), entry(0x3f80), entry(0x3fc0), entry(0x4000), entry(0x4040), entry(0x4080), entry(0x40c0), negative(0),
         negative(0x3f00), negative(0x3f80), negative(0x3fc0), negative(0x4000), negative(0x4040), negative(0x4080), negative(0x40c0)));
-    const I v = _mm512_loadu_si512(data);
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      w[j] = shift_exponents(_mm512_permutexvar_epi16(_mm512_srli_epi16(v, static_cast<unsigned>(4 * j)), table), offset);
-    }
+    return shift_exponents(_mm512_permutexvar_epi16(_mm512_srli_epi16(v, static_cast<unsigned>(4 * j)), table), offset);
   }
 };
 #endif  // DI_CPU_BF16_DOT
