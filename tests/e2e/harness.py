@@ -28,14 +28,10 @@ def has_weights(folder):
 
 
 def model_dir():
-    """DEEPINFER_TEST_MODEL, else the bundled model, else the trained model of the reference vectors."""
-    vectors = pathlib.Path(os.environ.get("DEEPINFER_VECTORS", ROOT / "../shared/vectors"))
-    named = os.environ.get("DEEPINFER_TEST_MODEL")
-    folders = [pathlib.Path(named)] if named else [ROOT / "models/tiny", vectors / "model/v41_trained"]
-    for folder in folders:
-        if has_weights(folder):
-            return folder
-    raise AssertionError(f"no model in {' or '.join(map(str, folders))}: config.json and model*.safetensors expected")
+    """DEEPINFER_TEST_MODEL, else the bundled model."""
+    folder = pathlib.Path(os.environ.get("DEEPINFER_TEST_MODEL", ROOT / "models/tiny"))
+    assert has_weights(folder), f"no model in {folder}: config.json and model*.safetensors expected"
+    return folder
 
 
 def free_port():
