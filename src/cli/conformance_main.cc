@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -15,6 +17,7 @@
 #include "kernels/cpu/cpu.h"
 #include "model/conformance.h"
 #include "model/safetensors.h"
+#include "structured/conformance.h"
 
 namespace {
 
@@ -22,7 +25,7 @@ using namespace di;
 
 constexpr const char* kUsageText =
     "usage: deepinfer-conformance KIND DIR [--vectors PATH] [--kernels fast|reference] [--threads N]\n"
-    "KIND: tokenizer, recipe, model\n";
+    "KIND: tokenizer, recipe, model, structured\n";
 
 struct Arguments {
   std::string kind;
@@ -123,6 +126,25 @@ void run_module_files(const std::string& dir, const kernels::Ops& ops, kernels::
   }
 }
 
+// One count a case: a schema with its instances, or a scenario.
+Totals run_structured(const Arguments& arguments) {
+  Totals totals;
+  const std::string path = vectors_root(arguments) + "/recipe/tokenizer.json";
+  std::ifstream in(path);
+  std::stringstream text;
+  text << in.rdbuf();
+  const auto vocabulary = structured::Vocabulary::from_tokenizer_json(text.str());
+  if (!vocabulary) {
+    std::printf("FAILED %s: %s\n", path.c_str(), vocabulary.error().text().c_str());
+    return {0, 1};
+  }
+  for (const structured::CaseOutcome& o : structured::run_structured_cases(arguments.dir, *vocabulary)) {
+    o.passed ? ++totals.passed : ++totals.failed;
+    for (const std::string& f : o.failures) std::printf("FAILED %s: %s\n", o.id.c_str(), f.c_str());
+  }
+  return totals;
+}
+
 Totals run_model(const Arguments& arguments) {
   ThreadPool pool(arguments.threads);
   const kernels::cpu::StreamPtr stream = kernels::cpu::make_stream(pool);
@@ -153,6 +175,8 @@ int main(int argc, char** argv) {
     totals = run_model(arguments);
   } else if (arguments.kind == "tokenizer" || arguments.kind == "recipe") {
     totals = run_codec(arguments);
+  } else if (arguments.kind == "structured") {
+    totals = run_structured(arguments);
   } else {
     std::fprintf(stderr, "deepinfer-conformance: no such kind: %s\n%s", arguments.kind.c_str(), kUsageText);
     return 2;
