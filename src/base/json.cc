@@ -1,5 +1,6 @@
-// Values and parser. The parser is a recursive descent over bytes because the error texts, the position of each error and
-// the rules for duplicate keys, "-0" and big integers are part of the behaviour (recipe.md §3.0); simdjson checks UTF-8.
+// Values and parser. The parser is a recursive descent over bytes because the error texts, the position of each error
+// and the rules for duplicate keys, "-0" and big integers are part of the behaviour (recipe.md §3.0); simdjson checks
+// UTF-8.
 #include "base/json.h"
 
 #include <simdjson.h>
@@ -38,9 +39,15 @@ const Json::Object& Json::as_object() const {
   DI_CHECK(is_object(), "found {}", describe_json(*this));
   return *std::get_if<Object>(&value_);
 }
-std::string& Json::as_string() { return const_cast<std::string&>(std::as_const(*this).as_string()); }
-Json::Array& Json::as_array() { return const_cast<Array&>(std::as_const(*this).as_array()); }
-Json::Object& Json::as_object() { return const_cast<Object&>(std::as_const(*this).as_object()); }
+std::string& Json::as_string() {
+  return const_cast<std::string&>(std::as_const(*this).as_string());
+}
+Json::Array& Json::as_array() {
+  return const_cast<Array&>(std::as_const(*this).as_array());
+}
+Json::Object& Json::as_object() {
+  return const_cast<Object&>(std::as_const(*this).as_object());
+}
 
 std::optional<int64_t> Json::to_i64() const {
   if (const auto* v = std::get_if<int64_t>(&value_)) return *v;
@@ -69,7 +76,9 @@ const Json* Json::find(std::string_view key) const {
   return nullptr;
 }
 
-Json* Json::find(std::string_view key) { return const_cast<Json*>(std::as_const(*this).find(key)); }
+Json* Json::find(std::string_view key) {
+  return const_cast<Json*>(std::as_const(*this).find(key));
+}
 
 const Json* Json::find_value(std::string_view key) const {
   const Json* member = find(key);
@@ -104,13 +113,20 @@ bool operator==(const Json& a, const Json& b) {
     });
   }
   switch (a.kind()) {
-    case Json::Kind::kNull: return true;
-    case Json::Kind::kBool: return a.as_bool() == b.as_bool();
-    case Json::Kind::kInt: return a.to_i64() == b.to_i64();
-    case Json::Kind::kUint: return a.to_u64() == b.to_u64();
-    case Json::Kind::kDouble: return a.to_double() == b.to_double();
-    case Json::Kind::kString: return a.as_string() == b.as_string();
-    default: return std::equal(a.as_array().begin(), a.as_array().end(), b.as_array().begin(), b.as_array().end());
+    case Json::Kind::kNull:
+      return true;
+    case Json::Kind::kBool:
+      return a.as_bool() == b.as_bool();
+    case Json::Kind::kInt:
+      return a.to_i64() == b.to_i64();
+    case Json::Kind::kUint:
+      return a.to_u64() == b.to_u64();
+    case Json::Kind::kDouble:
+      return a.to_double() == b.to_double();
+    case Json::Kind::kString:
+      return a.as_string() == b.as_string();
+    default:
+      return std::equal(a.as_array().begin(), a.as_array().end(), b.as_array().begin(), b.as_array().end());
   }
 }
 
@@ -165,9 +181,12 @@ class Parser {
     skip_space();
     if (at_end()) return fail_here("EOF while parsing a value");
     switch (const char c = text_[at_]) {
-      case 'n': return parse_word("null") && (out = Json(), true);
-      case 't': return parse_word("true") && (out = Json(true), true);
-      case 'f': return parse_word("false") && (out = Json(false), true);
+      case 'n':
+        return parse_word("null") && (out = Json(), true);
+      case 't':
+        return parse_word("true") && (out = Json(true), true);
+      case 'f':
+        return parse_word("false") && (out = Json(false), true);
       case '"': {
         ++at_;
         std::string text;
@@ -300,16 +319,34 @@ class Parser {
   bool parse_escape(std::string& out) {
     if (at_end()) return fail_read("EOF while parsing a string");
     switch (text_[at_++]) {
-      case '"': out.push_back('"'); return true;
-      case '\\': out.push_back('\\'); return true;
-      case '/': out.push_back('/'); return true;
-      case 'b': out.push_back('\b'); return true;
-      case 'f': out.push_back('\f'); return true;
-      case 'n': out.push_back('\n'); return true;
-      case 'r': out.push_back('\r'); return true;
-      case 't': out.push_back('\t'); return true;
-      case 'u': return parse_unicode_escape(out);
-      default: return fail_read("invalid escape");
+      case '"':
+        out.push_back('"');
+        return true;
+      case '\\':
+        out.push_back('\\');
+        return true;
+      case '/':
+        out.push_back('/');
+        return true;
+      case 'b':
+        out.push_back('\b');
+        return true;
+      case 'f':
+        out.push_back('\f');
+        return true;
+      case 'n':
+        out.push_back('\n');
+        return true;
+      case 'r':
+        out.push_back('\r');
+        return true;
+      case 't':
+        out.push_back('\t');
+        return true;
+      case 'u':
+        return parse_unicode_escape(out);
+      default:
+        return fail_read("invalid escape");
     }
   }
 
@@ -421,7 +458,8 @@ class Parser {
 }  // namespace
 
 Result<Json> parse_json(std::string_view text) {
-  if (!simdjson::validate_utf8(text.data(), text.size())) return fail(Errc::kInvalidRequest, "the text is not valid UTF-8");
+  if (!simdjson::validate_utf8(text.data(), text.size()))
+    return fail(Errc::kInvalidRequest, "the text is not valid UTF-8");
   return Parser(text).run();
 }
 
@@ -439,14 +477,21 @@ Result<Json> parse_json_file(const std::string& path) {
 
 std::string describe_json(const Json& value) {
   switch (value.kind()) {
-    case Json::Kind::kNull: return "null";
-    case Json::Kind::kBool: return fmt::format("boolean `{}`", value.as_bool());
+    case Json::Kind::kNull:
+      return "null";
+    case Json::Kind::kBool:
+      return fmt::format("boolean `{}`", value.as_bool());
     case Json::Kind::kInt:
-    case Json::Kind::kUint: return fmt::format("integer `{}`", to_json(value));
-    case Json::Kind::kDouble: return fmt::format("floating point `{}`", to_json(value));
-    case Json::Kind::kString: return fmt::format("string {}", to_json(value));
-    case Json::Kind::kArray: return "sequence";
-    case Json::Kind::kObject: return "map";
+    case Json::Kind::kUint:
+      return fmt::format("integer `{}`", to_json(value));
+    case Json::Kind::kDouble:
+      return fmt::format("floating point `{}`", to_json(value));
+    case Json::Kind::kString:
+      return fmt::format("string {}", to_json(value));
+    case Json::Kind::kArray:
+      return "sequence";
+    case Json::Kind::kObject:
+      return "map";
   }
   return "null";
 }

@@ -1,9 +1,9 @@
 // JSON values that keep the order of object keys, a strict parser with one-line positions in its errors, and writers.
 //
-// Rules (recipe.md §2.2, §3.0): object key order = input order; of duplicate keys the later value wins at the first key's
-// position; nesting deeper than 127 is an error; lone surrogates and invalid UTF-8 are errors; integers outside the i64/u64
-// range become doubles; "-0" is the double -0.0. Error texts and positions are those of serde_json.
-// Values are plain data: copyable, movable, no shared state; reading one value from several threads is safe.
+// Rules (recipe.md §2.2, §3.0): object key order = input order; of duplicate keys the later value wins at the first
+// key's position; nesting deeper than 127 is an error; lone surrogates and invalid UTF-8 are errors; integers outside
+// the i64/u64 range become doubles; "-0" is the double -0.0. Error texts and positions are those of serde_json. Values
+// are plain data: copyable, movable, no shared state; reading one value from several threads is safe.
 #pragma once
 
 #include <concepts>
@@ -126,7 +126,8 @@ Result<Json> parse_json(std::string_view text);
 // Reads a file and parses it; errors name the file. A UTF-8 byte order mark is skipped.
 Result<Json> parse_json_file(const std::string& path);
 
-// Typed members of an object, for readers of configuration files. Errors say which key, what was expected, what was found.
+// Typed members of an object, for readers of configuration files. Errors say which key, what was expected, what was
+// found.
 Result<const Json*> json_member(const Json& object, std::string_view key);
 Result<int64_t> json_i64(const Json& object, std::string_view key);
 Result<double> json_double(const Json& object, std::string_view key);
@@ -135,8 +136,8 @@ Result<std::string> json_string(const Json& object, std::string_view key);
 // "string \"x\"", "integer `7`", "map", ... for error texts.
 std::string describe_json(const Json& value);
 
-// kCompact: no spaces. kSpaced: ", " and ": " (Python's json.dumps separators). kPython: kSpaced with Python's exponents
-// (recipe.md §2.2).
+// kCompact: no spaces. kSpaced: ", " and ": " (Python's json.dumps separators). kPython: kSpaced with Python's
+// exponents (recipe.md §2.2).
 enum class JsonStyle : uint8_t { kCompact, kSpaced, kPython };
 void append_json(std::string& out, const Json& value, JsonStyle style = JsonStyle::kCompact);
 std::string to_json(const Json& value, JsonStyle style = JsonStyle::kCompact);

@@ -89,17 +89,32 @@ void append_json_escaped(std::string& out, std::string_view text) {
   size_t start = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     const unsigned char c = static_cast<unsigned char>(text[i]);
-    if (!kNeedsEscape[c]) [[likely]] continue;
+    if (!kNeedsEscape[c]) [[likely]]
+      continue;
     out.append(text, start, i - start);
     start = i + 1;
     switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\b': out += "\\b"; break;
-      case '\t': out += "\\t"; break;
-      case '\n': out += "\\n"; break;
-      case '\f': out += "\\f"; break;
-      case '\r': out += "\\r"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
       default: {
         constexpr char kHex[] = "0123456789abcdef";
         out += "\\u00";
@@ -117,20 +132,33 @@ void append_json_string(std::string& out, std::string_view text) {
   out.push_back('"');
 }
 
-void append_json_number(std::string& out, double value) { append_float(out, value); }
-void append_json_number(std::string& out, float value) { append_float(out, value); }
+void append_json_number(std::string& out, double value) {
+  append_float(out, value);
+}
+void append_json_number(std::string& out, float value) {
+  append_float(out, value);
+}
 
 void append_json(std::string& out, const Json& value, JsonStyle style) {
   const bool spaced = style != JsonStyle::kCompact;
   switch (value.kind()) {
-    case Json::Kind::kNull: out += "null"; return;
-    case Json::Kind::kBool: out += value.as_bool() ? "true" : "false"; return;
-    case Json::Kind::kInt: append_integer(out, *value.to_i64()); return;
-    case Json::Kind::kUint: append_integer(out, *value.to_u64()); return;
+    case Json::Kind::kNull:
+      out += "null";
+      return;
+    case Json::Kind::kBool:
+      out += value.as_bool() ? "true" : "false";
+      return;
+    case Json::Kind::kInt:
+      append_integer(out, *value.to_i64());
+      return;
+    case Json::Kind::kUint:
+      append_integer(out, *value.to_u64());
+      return;
     case Json::Kind::kDouble:
       if (style == JsonStyle::kPython) return append_python_number(out, *value.to_double());
       return append_float(out, *value.to_double());
-    case Json::Kind::kString: return append_json_string(out, value.as_string());
+    case Json::Kind::kString:
+      return append_json_string(out, value.as_string());
     case Json::Kind::kArray: {
       out.push_back('[');
       bool first = true;
@@ -191,7 +219,9 @@ JsonWriter& JsonWriter::value(std::string_view v) {
   return *this;
 }
 
-JsonWriter& JsonWriter::value(bool v) { return raw(v ? "true" : "false"); }
+JsonWriter& JsonWriter::value(bool v) {
+  return raw(v ? "true" : "false");
+}
 
 JsonWriter& JsonWriter::value(double v) {
   separate();
@@ -223,7 +253,9 @@ JsonWriter& JsonWriter::unsigned_value(uint64_t v) {
   return *this;
 }
 
-JsonWriter& JsonWriter::null() { return raw("null"); }
+JsonWriter& JsonWriter::null() {
+  return raw("null");
+}
 
 JsonWriter& JsonWriter::raw(std::string_view json) {
   separate();

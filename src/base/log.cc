@@ -12,7 +12,8 @@ namespace {
 
 // The process-wide sink. spdlog is itself thread-safe; `json` only changes how a message is quoted.
 struct Sink {
-  std::shared_ptr<spdlog::logger> logger = std::make_shared<spdlog::logger>("deepinfer", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  std::shared_ptr<spdlog::logger> logger =
+      std::make_shared<spdlog::logger>("deepinfer", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   std::atomic<bool> json{false};
   Sink() {
     logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
@@ -27,12 +28,18 @@ Sink& sink() {
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kTrace: return spdlog::level::trace;
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarn: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
-    case LogLevel::kOff: return spdlog::level::off;
+    case LogLevel::kTrace:
+      return spdlog::level::trace;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarn:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+    case LogLevel::kOff:
+      return spdlog::level::off;
   }
   return spdlog::level::info;
 }
@@ -64,7 +71,9 @@ void configure_log(const LogConfig& config) {
   }
 }
 
-bool log_enabled(LogLevel level) { return sink().logger->should_log(to_spdlog(level)); }
+bool log_enabled(LogLevel level) {
+  return sink().logger->should_log(to_spdlog(level));
+}
 
 void log_line(LogLevel level, std::string_view message) {
   Sink& s = sink();

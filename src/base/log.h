@@ -1,5 +1,5 @@
-// Logging for every room: one line per event on standard error, text or JSON. The library behind it (spdlog) stays in log.cc.
-// Prompt text is never logged at the default level. Thread-safe.
+// Logging for every room: one line per event on standard error, text or JSON. The library behind it (spdlog) stays in
+// log.cc. Prompt text is never logged at the default level. Thread-safe.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,8 +23,7 @@ void log_line(LogLevel level, std::string_view message);
 }  // namespace di
 
 // DI_LOG(kInfo, "serving {} on port {}", name, port);
-#define DI_LOG(level, ...)                                                                       \
-  do {                                                                                           \
-    if (::di::log_enabled(::di::LogLevel::level))                                                \
-      ::di::log_line(::di::LogLevel::level, ::fmt::format(__VA_ARGS__));                         \
+#define DI_LOG(level, ...)                                                                                           \
+  do {                                                                                                               \
+    if (::di::log_enabled(::di::LogLevel::level)) ::di::log_line(::di::LogLevel::level, ::fmt::format(__VA_ARGS__)); \
   } while (false)

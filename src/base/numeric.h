@@ -1,5 +1,5 @@
-// The number formats of model.md §4, as plain 1- and 2-byte types with bit-exact conversions. Every backend stores the same
-// bytes for the same bf16 input (design.md §4.6), so these functions are the definition.
+// The number formats of model.md §4, as plain 1- and 2-byte types with bit-exact conversions. Every backend stores the
+// same bytes for the same bf16 input (design.md §4.6), so these functions are the definition.
 //   bf16      1-8-7, round to nearest even
 //   E4M3 (fn) 1-4-3, bias 7, largest 448, no infinities, 0x7F/0xFF = NaN
 //   E8M0      2^(b-127), b = 255 is NaN (the ue8m0 scale)
@@ -24,7 +24,9 @@ struct E8m0 {
   uint8_t bits;
 };
 
-inline float to_float(Bf16 v) { return std::bit_cast<float>(static_cast<uint32_t>(v.bits) << 16); }
+inline float to_float(Bf16 v) {
+  return std::bit_cast<float>(static_cast<uint32_t>(v.bits) << 16);
+}
 
 inline Bf16 to_bf16(float v) {
   const uint32_t u = std::bit_cast<uint32_t>(v);
@@ -32,7 +34,9 @@ inline Bf16 to_bf16(float v) {
   return Bf16{static_cast<uint16_t>((u + 0x7fffU + ((u >> 16) & 1U)) >> 16)};
 }
 
-inline float round_bf16(float v) { return to_float(to_bf16(v)); }
+inline float round_bf16(float v) {
+  return to_float(to_bf16(v));
+}
 
 inline float to_float(E8m0 v) {
   if (v.bits == 255) return std::bit_cast<float>(0x7fc00000U);
@@ -59,7 +63,7 @@ inline E4m3 to_e4m3(float v) {
   const uint32_t magnitude = u & 0x7fffffffU;
   if (magnitude > 0x7f800000U) return E4m3{static_cast<uint8_t>(sign | 0x7fU)};
   if (magnitude >= 0x43e80000U) return E4m3{static_cast<uint8_t>(sign | 0x7eU)};  // >= 464 rounds past 448: saturate
-  if (magnitude < 0x3c800000U) {  // below 2^-6: subnormal steps of 2^-9
+  if (magnitude < 0x3c800000U) {                                                  // below 2^-6: subnormal steps of 2^-9
     const float steps = std::nearbyint(std::bit_cast<float>(magnitude) * 0x1p9F);
     return E4m3{static_cast<uint8_t>(sign | static_cast<uint8_t>(steps))};
   }
@@ -71,7 +75,9 @@ inline E4m3 to_e4m3(float v) {
 inline constexpr float kE2m1Values[16] = {0.F,  .5F,  1.F,  1.5F,  2.F,  3.F,  4.F,  6.F,
                                           -0.F, -.5F, -1.F, -1.5F, -2.F, -3.F, -4.F, -6.F};
 
-inline float e2m1_to_float(uint32_t nibble) { return kE2m1Values[nibble & 15U]; }
+inline float e2m1_to_float(uint32_t nibble) {
+  return kE2m1Values[nibble & 15U];
+}
 
 // Nearest value, ties to the even code, saturating at ±6, sign of zero kept (model.md §4.3).
 inline uint8_t to_e2m1(float v) {
@@ -84,7 +90,7 @@ inline uint8_t to_e2m1(float v) {
     code = static_cast<uint8_t>(std::nearbyint(a) + 2.F);  // 2, 3, 4 are codes 4..6
   } else if (a <= 5.F) {
     code = 6;  // the tie at 5 goes to the even code 6 (value 4)
-  } else {  // NaN too: no infinities or NaN exist in E2M1
+  } else {     // NaN too: no infinities or NaN exist in E2M1
     code = 7;
   }
   return static_cast<uint8_t>(sign | code);

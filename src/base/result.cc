@@ -7,14 +7,22 @@ namespace di {
 
 std::string_view to_string(Errc code) {
   switch (code) {
-    case Errc::kInvalidRequest: return "invalid_request";
-    case Errc::kNotFound: return "not_found";
-    case Errc::kResourceExhausted: return "resource_exhausted";
-    case Errc::kUnavailable: return "unavailable";
-    case Errc::kDeadlineExceeded: return "deadline_exceeded";
-    case Errc::kCancelled: return "cancelled";
-    case Errc::kCorruption: return "corruption";
-    case Errc::kInternal: return "internal";
+    case Errc::kInvalidRequest:
+      return "invalid_request";
+    case Errc::kNotFound:
+      return "not_found";
+    case Errc::kResourceExhausted:
+      return "resource_exhausted";
+    case Errc::kUnavailable:
+      return "unavailable";
+    case Errc::kDeadlineExceeded:
+      return "deadline_exceeded";
+    case Errc::kCancelled:
+      return "cancelled";
+    case Errc::kCorruption:
+      return "corruption";
+    case Errc::kInternal:
+      return "internal";
   }
   return "internal";
 }

@@ -1,5 +1,6 @@
-// Errors as values (style.md, "Errors"): Result<T> for what the caller or the world did wrong, DI_CHECK for bugs of ours,
-// std::optional for expected absence. An error message is one line: what was asked, what was found, what would be accepted.
+// Errors as values (style.md, "Errors"): Result<T> for what the caller or the world did wrong, DI_CHECK for bugs of
+// ours, std::optional for expected absence. An error message is one line: what was asked, what was found, what would be
+// accepted.
 #pragma once
 
 #include <fmt/format.h>
@@ -62,8 +63,8 @@ template <class... Args>
   })
 
 // A broken invariant of our own: prints location and values, aborts; on in release builds too.
-#define DI_CHECK(condition, ...)                                                         \
-  do {                                                                                   \
-    if (!(condition)) [[unlikely]]                                                       \
+#define DI_CHECK(condition, ...)                                                                               \
+  do {                                                                                                         \
+    if (!(condition)) [[unlikely]]                                                                             \
       ::di::check_failed(__FILE__, __LINE__, #condition, std::string(__VA_OPT__(::fmt::format(__VA_ARGS__)))); \
   } while (false)

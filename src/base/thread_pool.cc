@@ -23,23 +23,25 @@ int usable_cores() {
   return n == 0 ? 1 : static_cast<int>(n);
 }
 
-// About 20 microseconds on current cores: longer than the serial code between two operators, short enough to leave an idle
-// server at 0 % CPU.
+// About 20 microseconds on current cores: longer than the serial code between two operators, short enough to leave an
+// idle server at 0 % CPU.
 constexpr int kSpins = 4000;
 
-inline void pause_cpu() { __builtin_ia32_pause(); }
+inline void pause_cpu() {
+  __builtin_ia32_pause();
+}
 
 }  // namespace
 
 struct ThreadPool::State {
   std::vector<std::jthread> workers;
-  std::mutex mutex;                         // guards sleeping on `wake`
+  std::mutex mutex;  // guards sleeping on `wake`
   std::condition_variable wake;
-  std::atomic<uint64_t> epoch{0};           // incremented once per region; a worker runs when it sees a new value
-  std::atomic<int> running{0};              // workers that have not finished the current region
+  std::atomic<uint64_t> epoch{0};  // incremented once per region; a worker runs when it sees a new value
+  std::atomic<int> running{0};     // workers that have not finished the current region
   std::atomic<int> sleepers{0};
   std::atomic<bool> stop{false};
-  std::atomic<bool> busy{false};            // a region is active: nested calls run inline
+  std::atomic<bool> busy{false};  // a region is active: nested calls run inline
   Function function = nullptr;
   void* context = nullptr;
   int n_threads = 1;
@@ -85,7 +87,9 @@ ThreadPool::~ThreadPool() {
   state_->wake.notify_all();
 }
 
-int ThreadPool::size() const { return state_->n_threads; }
+int ThreadPool::size() const {
+  return state_->n_threads;
+}
 
 void ThreadPool::run(Function function, void* context) {
   State& s = *state_;

@@ -1,7 +1,7 @@
-// A fixed team of worker threads that runs one parallel region at a time: the CPU "device" of the operators. The calling
-// thread takes part as worker 0. A region costs about a microsecond: workers spin for a short while before they sleep, so
-// that the many small regions of a decode step do not pay for a wake-up each.
-// parallel() may be called from one thread at a time; regions do not nest (a nested call runs inline).
+// A fixed team of worker threads that runs one parallel region at a time: the CPU "device" of the operators. The
+// calling thread takes part as worker 0. A region costs about a microsecond: workers spin for a short while before they
+// sleep, so that the many small regions of a decode step do not pay for a wake-up each. parallel() may be called from
+// one thread at a time; regions do not nest (a nested call runs inline).
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,8 @@ uint8_t nearest_e4m3(float x) {
   double best = std::numeric_limits<double>::infinity();
   int code = 0;
   for (int c = 0; c < 0x7f; ++c) {
-    const double d = std::fabs(std::fabs(static_cast<double>(x)) - static_cast<double>(to_float(E4m3{static_cast<uint8_t>(c)})));
+    const double d =
+        std::fabs(std::fabs(static_cast<double>(x)) - static_cast<double>(to_float(E4m3{static_cast<uint8_t>(c)})));
     if (d < best || (d == best && c % 2 == 0)) {
       best = d;
       code = c;
@@ -65,8 +66,8 @@ TEST(E8m0, IsAPowerOfTwo) {
 }
 
 TEST(Bf16, RoundsToNearestEven) {
-  EXPECT_EQ(to_bf16(1.00390625F).bits, 0x3f80);   // exactly half: even
-  EXPECT_EQ(to_bf16(1.01171875F).bits, 0x3f82);   // exactly half: even, upwards
+  EXPECT_EQ(to_bf16(1.00390625F).bits, 0x3f80);  // exactly half: even
+  EXPECT_EQ(to_bf16(1.01171875F).bits, 0x3f82);  // exactly half: even, upwards
   EXPECT_EQ(to_bf16(1.00391F).bits, 0x3f81);
   EXPECT_TRUE(std::isnan(to_float(to_bf16(std::numeric_limits<float>::quiet_NaN()))));
   EXPECT_TRUE(std::isinf(to_float(to_bf16(3.4e38F))));

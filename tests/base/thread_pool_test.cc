@@ -12,7 +12,8 @@ TEST(ThreadPool, EveryItemRunsOnce) {
   ThreadPool pool(4);
   for (int round = 0; round < 2000; ++round) {
     std::vector<std::atomic<int>> seen(static_cast<size_t>(1 + round % 37));
-    pool.for_each(0, static_cast<int64_t>(seen.size()), 1, [&](int64_t i) { seen[static_cast<size_t>(i)].fetch_add(1); });
+    pool.for_each(0, static_cast<int64_t>(seen.size()), 1,
+                  [&](int64_t i) { seen[static_cast<size_t>(i)].fetch_add(1); });
     for (const auto& s : seen) ASSERT_EQ(s.load(), 1);
   }
 }

@@ -41,7 +41,7 @@ watch)
         sleep 3
         if grep -qE 'Traceback|NON-FINITE|Error:' "$log" 2>/dev/null; then echo "BROKEN"; sleep 5; break; fi
     done
-    cat "$work/check.log" 2>/dev/null | tail -8
+    tail -n 8 "$work/check.log" 2>/dev/null
     tail -3 "$work/pool.log"
     nvidia-smi --query-gpu=memory.used,utilization.gpu --format=csv,noheader
     tail -c 5000 "$log"
@@ -54,7 +54,7 @@ snapshot)
     ;;
 export)
     mkdir -p "$2"
-    (cd "$here" && CUDA_VISIBLE_DEVICES= "$python" export.py --config "$model" --from "$work/state/state.pt" --out "$work/export")
+    (cd "$here" && CUDA_VISIBLE_DEVICES='' "$python" export.py --config "$model" --from "$work/state/state.pt" --out "$work/export")
     cp "$work"/export/model* "$2"/
     tail -c 400000 "$log" >"$2/train.log"
     cp "$work/check.log" "$2/check.log"
