@@ -46,6 +46,9 @@ TEST(Schema, Arrays) {
   check({{R"({"type":"array","items":{"type":"integer"},"minItems":1,"maxItems":3})", {"[1]", "[1, 2,3]"}, {"[]", "[1,2,3,4]", "[1,]", "[,1]"}},
          {R"({"prefixItems":[{"type":"integer"},{"type":"string"}],"items":false,"minItems":2,"type":"array"})", {"[1, \"x\"]"}, {"[1]", "[1,\"x\",2]"}},
          {R"({"type":"array","items":{"enum":[1,2,3]},"uniqueItems":true})", {"[]", "[3, 1]", "[1,2,3]"}, {"[2, 2]", "[1,2,3,1]", "[1,2,3,"}},
+         {R"({"type":"array","items":{"type":"integer"}})", {"[]", "[1]"}, {"[1,]", "[,]", "[1 1]"}},
+         {R"({"type":"array"})", {"[]", "[[], {}]"}, {"[1,]", "[[],]"}},
+         {R"({"type":"array","items":{"enum":[1,2]},"uniqueItems":true})", {"[]", "[1]"}, {"[1,]"}},
          {R"({"type":"array","contains":{"const":7},"items":{"type":"integer"}})", {"[7]", "[1, 7]"}, {"[]", "[1]", "[\"x\", 7]"}},
          {R"({"type":"array","contains":{"const":7},"items":{"type":"integer"},"maxContains":1,"maxItems":2})", {"[7]", "[1,7]"}, {"[7,7]", "[1,2]"}}});
 }
@@ -60,6 +63,7 @@ TEST(Schema, Objects) {
           {"{\"x\": 1}", "{\"xy\": 5}", "{\"ay\": 7}"}, {"{\"xy\": 4}", "{\"a\": 1}", "{\"x\": \"s\"}"}},
          {R"({"type":"object","propertyNames":{"maxLength":2},"minProperties":1,"maxProperties":2})",
           {"{\"ab\": 1}", "{\"a\": 1, \"b\": 2}"}, {"{}", "{\"abc\": 1}", "{\"a\": 1, \"b\": 2, \"c\": 3}"}},
+         {R"({"type":"object"})", {"{}", "{\"a\": 1}"}, {"{\"a\": 1,}", "{,}"}},
          {R"({"type":"object","required":["q","p"]})", {"{\"p\": 1, \"q\": 2}", "{\"q\": 1, \"z\": 3, \"p\": 2}"}, {"{\"p\": 1}", "{\"p\": 1, \"p\": 2}"}},
          {R"({"type":"object","properties":{"a":{},"b":{},"c":{}},"additionalProperties":false,"minProperties":2})",
           {"{\"a\": 1, \"c\": 2}", "{\"b\": 1, \"c\": 2}"}, {"{\"c\": 1}", "{\"a\": 1}"}},

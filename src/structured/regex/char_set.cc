@@ -91,8 +91,9 @@ struct Utf8Pieces {
   static size_t encode(uint32_t c, uint8_t* out) {
     std::string s;
     append_utf8(s, c);
-    for (size_t i = 0; i < s.size(); ++i) out[i] = static_cast<uint8_t>(s[i]);
-    return s.size();
+    const size_t n = std::min<size_t>(s.size(), 4);
+    for (size_t i = 0; i < n; ++i) out[i] = static_cast<uint8_t>(s[i]);
+    return n;
   }
 
   // All texts of n bytes between low and high, byte by byte.

@@ -187,7 +187,9 @@ void Emitter::emit_array(RuleId rule, const ArrayShape& s) {
   if (s.max != kUnbounded) more.max_count = static_cast<uint32_t>(s.max) - 1;
   const uint32_t enough_op = count || goal > 0 ? grammar_.add_op(enough) : kNone;
   const uint32_t more_op = s.max != kUnbounded ? grammar_.add_op(more) : kNone;
-  StateId before = open;
+  // A place of its own: behind a comma the array must not end.
+  StateId before = grammar_.add_state(rule);
+  grammar_.skip(open, before);
   for (size_t i = 0; i < k; ++i) {
     const StateId after = grammar_.add_state(rule);
     item_edges(before, after, s.prefix[i], s, cap);
@@ -273,9 +275,11 @@ void Emitter::emit_unique(RuleId rule, const ArrayShape& s) {
   if (values.size() > kMost) return refuse_shape("unsupported_schema_feature", "uniqueItems", "more than 64 different items");
   const StateId end = grammar_.add_state(rule);
   grammar_.states[end].final = true;
+  const StateId open = grammar_.add_state(rule);
   StateId before = grammar_.add_state(rule);
-  grammar_.lexeme(grammar_.rules[rule].start, arena_.concat(arena_.byte('['), space_), before);
-  if (s.min == 0) grammar_.lexeme(before, arena_.byte(']'), end);
+  grammar_.lexeme(grammar_.rules[rule].start, arena_.concat(arena_.byte('['), space_), open);
+  if (s.min == 0) grammar_.lexeme(open, arena_.byte(']'), end);
+  grammar_.skip(open, before);
   if (s.min > values.size() || (k > 0 && s.min > 0 && s.rest == kNeverExpr && s.min > k)) return;
   if (k > 0 && s.min > 1) {
     // A prefix could use up what a later place needs: only alike places are followed.
