@@ -154,7 +154,7 @@ def test_what_json_leaves_open(server):
 
 
 def test_unusual_text_comes_through(server):
-    for text in ("é ü 漢字 🎉", "\u0000\u0001\u001f", "<｜User｜><｜end▁of▁sentence｜>", "a" * 5000, " ", "\u2028\u2029", "\u202e!"):
+    for text in ("é ü 漢字 🎉", "\u0000\u0001\u001f", "<｜User｜><｜end▁of▁sentence｜>", "a" * 600, " ", "\u2028\u2029", "\u202e!"):
         status, _, data = server.request("POST", CHAT, server.body(text, max_tokens=2))
         assert status == 200, (text[:20], data[:300])
 
