@@ -150,8 +150,8 @@ ApiResult<ConvertedRequest> convert_request(Api api, std::string_view body, cons
 // The same from a parsed body, for callers that looked into it before.
 ApiResult<ConvertedRequest> convert_parsed_request(Api api, const Json& body, const CodecOptions& options);
 
-// How many tokens may be generated. prompt_tokens includes images (encode_conversation adds the adjustment when told the
-// image sizes). The error is the official context-length message.
+// How many tokens may be generated. prompt_tokens includes images (encode_conversation adds the adjustment when told
+// the image sizes). The error is the official context-length message.
 ApiResult<uint32_t> resolve_max_tokens(const ConvertedRequest& request, uint64_t prompt_tokens, uint64_t context_limit);
 
 struct PromptUsage {
@@ -202,7 +202,8 @@ class OutputProcessor {
   // Corrects the usage that the final event and body() report (a server learns late how much the prefix cache gave).
   void correct_usage(const PromptUsage& usage);
   // One step's ids, without the end-of-sequence id. `logprobs` is empty or has one entry per id.
-  Result<void> tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs, std::vector<StreamEvent>& out);
+  Result<void> tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs,
+                      std::vector<StreamEvent>& out);
   // Text that was decoded elsewhere.
   Result<void> text(std::string_view content, uint32_t token_count, std::vector<StreamEvent>& out);
   // The engine's end of this choice.

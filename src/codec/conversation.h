@@ -18,8 +18,8 @@ enum class ModelVersion : uint8_t { kV4, kV41 };
 enum class ReasoningEffort : uint8_t { kLow, kHigh, kXhigh, kMax };
 enum class ToolChoice : uint8_t { kAuto, kNone, kRequired };
 
-// Text from outside with explicit image placeholders in it. Only the placeholders become special tokens; a special spelling
-// anywhere else in `text` is ordinary text.
+// Text from outside with explicit image placeholders in it. Only the placeholders become special tokens; a special
+// spelling anywhere else in `text` is ordinary text.
 struct RichText {
   std::string text;
   // Ascending disjoint byte ranges [begin, end) of `text` that hold an image placeholder.

@@ -18,12 +18,24 @@ std::string rust_debug(std::string_view text) {
     const bool extends = category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_ME;
     const bool printable = cp.value == ' ' || ((cls & (kLetter | kNumber | kPunctuation | kSymbol | kMark)) != 0);
     switch (cp.value) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
-      case 0: out += "\\0"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case 0:
+        out += "\\0";
+        break;
       default:
         if (!printable || extends) {
           out += fmt::format("\\u{{{:x}}}", cp.value);

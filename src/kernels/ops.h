@@ -1,12 +1,15 @@
-// The operators of DeepSeek V4.1: the only border between the model and a backend (design.md §5). Each operator is as large
-// as a fused kernel; its formula stands beside its arguments, in the names of model.md. A backend is a table `Ops` of
-// functions; cpu/ref holds the plain twins that define the results, cpu/ the fast ones, cuda/ and ascend/ the others.
+// The operators of DeepSeek V4.1: the only border between the model and a backend (design.md §5). Each operator is as
+// large as a fused kernel; its formula stands beside its arguments, in the names of model.md. A backend is a table
+// `Ops` of functions; cpu/ref holds the plain twins that define the results, cpu/ the fast ones, cuda/ and ascend/ the
+// others.
 //
 // Common rules
 //   * Arguments are views (tensor.h); outputs come last; no operator allocates what the caller can see.
-//   * Activations are fp32 (`exact`) or bf16 (`trained`); accumulation is fp32; norms, softmax, router, hyper-connection
+//   * Activations are fp32 (`exact`) or bf16 (`trained`); accumulation is fp32; norms, softmax, router,
+//   hyper-connection
 //     coefficients and gates are fp32 always.
-//   * Batch invariance: the result of a row depends on that row's inputs only, never on how many or which other rows share
+//   * Batch invariance: the result of a row depends on that row's inputs only, never on how many or which other rows
+//   share
 //     the call, bit for bit. Reductions run in an order fixed by the operator's widths.
 //   * Operators are ordered on a Stream and may run asynchronously to the caller; one thread submits to a stream.
 //   * Preconditions (shapes, alignment) are checked in the launch function and abort: they are bugs of the caller.
@@ -23,14 +26,14 @@ struct Stream;  // owned by the backend: a worker team with scratch on the CPU, 
 // X[t,i,:] = embedding row of ids[t] for every stream i; mix[t,:] = one-hot on stream 0 (model.md §5.1).
 // Rows with override_row[t] >= 0 take overrides[override_row[t], :] instead (image features).
 struct EmbedArgs {
-  const int32_t* ids;             // [T]
+  const int32_t* ids;  // [T]
   int32_t n_tokens;
-  Weight table;                   // kBf16 or kF32 [vocab, H]
-  const int32_t* override_row;    // [T] or null
-  Tensor overrides;               // [n, H]
+  Weight table;                 // kBf16 or kF32 [vocab, H]
+  const int32_t* override_row;  // [T] or null
+  Tensor overrides;             // [n, H]
   int32_t hc;
-  Tensor streams;                 // out [T, hc·H]
-  float* mix;                     // out [T, hc]
+  Tensor streams;  // out [T, hc·H]
+  float* mix;      // out [T, hc]
 };
 
 // One hyper-connection site (model.md §5.2): coefficients of this site, and the input of its sub-layer.
@@ -40,8 +43,8 @@ struct EmbedArgs {
 //   y = RMSNorm(Σ_i mix_in[i]·X_i, norm)        V4.1: mix_in comes from the previous site
 //   V4 (use_own_pre): y = RMSNorm(Σ_i pre[i]·X_i, norm)
 struct HcPreArgs {
-  Tensor streams;      // [T, hc·H]
-  const float* mix_in; // [T, hc]; ignored when use_own_pre
+  Tensor streams;       // [T, hc·H]
+  const float* mix_in;  // [T, hc]; ignored when use_own_pre
   bool use_own_pre;
   int32_t hc;
   int32_t sinkhorn_iters;
@@ -67,15 +70,16 @@ struct HcPostArgs {
   int32_t hc;
 };
 
-// Final collapse: h = Σ_i mix[i]·X_i (→bf16 when the streams are bf16); y = RMSNorm(h, norm). `h` may be empty (data == null).
+// Final collapse: h = Σ_i mix[i]·X_i (→bf16 when the streams are bf16); y = RMSNorm(h, norm). `h` may be empty (data ==
+// null).
 struct HcHeadArgs {
-  Tensor streams;     // [T, hc·H]
-  const float* mix;   // [T, hc]
+  Tensor streams;    // [T, hc·H]
+  const float* mix;  // [T, hc]
   int32_t hc;
   float norm_eps;
   Weight norm;
-  Tensor h;           // out [T, H] or empty: before the norm (the draft's confidence head reads it)
-  Tensor y;           // out [T, H]
+  Tensor h;  // out [T, H] or empty: before the norm (the draft's confidence head reads it)
+  Tensor y;  // out [T, H]
 };
 
 // V4's head mixer: mix = sigmoid((f·fnᵀ)·rsqrt(mean f² + eps)·scale + base) + hc_eps (model.md §10.1).
@@ -120,13 +124,13 @@ struct RmsNormArgs {
 struct RopeTableArgs {
   const int32_t* positions;  // [n]
   int32_t n;
-  const float* inv_freq;     // [rope_dim/2]
+  const float* inv_freq;  // [rope_dim/2]
   int32_t rope_dim;
-  float* table;              // out [n, rope_dim/2, 2]
+  float* table;  // out [n, rope_dim/2, 2]
 };
 
-// Rotates the last rope_dim channels of every head, adjacent pairs, in place. head_norm_eps > 0: an un-weighted RMSNorm per
-// head first (V4, model.md §10.2).
+// Rotates the last rope_dim channels of every head, adjacent pairs, in place. head_norm_eps > 0: an un-weighted RMSNorm
+// per head first (V4, model.md §10.2).
 struct QRopeArgs {
   Tensor q;  // in/out [T, heads·D]
   int32_t heads;
@@ -135,22 +139,22 @@ struct QRopeArgs {
   float head_norm_eps;
 };
 
-// Sliding-window entry: RMSNorm(kv, norm), rope, then (kE4m3Ue8m0) bf16 rounding and quantisation (model.md §5.4, §4.3),
-// written as records in row order. entry (if not empty) receives the value as read back, for tests.
+// Sliding-window entry: RMSNorm(kv, norm), rope, then (kE4m3Ue8m0) bf16 rounding and quantisation (model.md §5.4,
+// §4.3), written as records in row order. entry (if not empty) receives the value as read back, for tests.
 struct SwaStoreArgs {
-  Tensor kv;           // [T, D] = y·wkvᵀ
-  Weight norm;         // [1, D]
+  Tensor kv;    // [T, D] = y·wkvᵀ
+  Weight norm;  // [1, D]
   float norm_eps;
   const float* table;  // [T, rope_dim/2, 2]
   int32_t rope_dim;
   bool round_bf16;
   KvFormat format;
-  uint8_t* fresh;      // out [T, record_bytes(format, D)]
-  Tensor entry;        // out [T, D] or empty
+  uint8_t* fresh;  // out [T, record_bytes(format, D)]
+  Tensor entry;    // out [T, D] or empty
 };
 
-// Copies fresh records into the rings of their sequences, at position mod ring_rows; of a sequence with more rows than the
-// ring only the last ring_rows. Runs after the attention that read the ring's old entries.
+// Copies fresh records into the rings of their sequences, at position mod ring_rows; of a sequence with more rows than
+// the ring only the last ring_rows. Runs after the attention that read the ring's old entries.
 struct RingCommitArgs {
   const uint8_t* fresh;  // [T, record_bytes]
   Rows rows;
@@ -162,47 +166,47 @@ struct RingCommitArgs {
 //   ratio 1: c = RMSNorm(v, norm)
 //   ratio 2: per channel softmax over the two tokens' scores, c = RMSNorm(Σ softmax·v →bf16, norm)
 // The partner of a closing row is the row before it if that belongs to the same sequence, else it is read from `state`;
-// then every row's (v, s) is written to `state` (ratio 2; of more rows than state.ring_rows only the last), so that a group
-// may close in a later call.
+// then every row's (v, s) is written to `state` (ratio 2; of more rows than state.ring_rows only the last), so that a
+// group may close in a later call.
 struct CompressArgs {
   int32_t ratio;
-  Tensor v;                 // [T, D]; fp32 for ratio 2
-  Tensor s;                 // [T, D] fp32; empty for ratio 1
+  Tensor v;  // [T, D]; fp32 for ratio 2
+  Tensor s;  // [T, D] fp32; empty for ratio 1
   Weight norm;
   float norm_eps;
   bool round_bf16;
   Rows rows;
-  const int32_t* closing;   // [G]
+  const int32_t* closing;  // [G]
   int32_t n_closing;
   CompressorStateView state;
-  Tensor latent;            // out [G, D], before rope
+  Tensor latent;  // out [G, D], before rope
 };
 
-// V4's compressors (model.md §10.3): ratio 128 (HCA: softmax over 128 tokens with ape) and ratio 4 (CSA: overlapping groups,
-// v and s are [Ca | Cb], ape added before the split; entry w mixes Ca of group w-1 and Cb of group w). state.width = width
-// of v. Output as CompressArgs.
+// V4's compressors (model.md §10.3): ratio 128 (HCA: softmax over 128 tokens with ape) and ratio 4 (CSA: overlapping
+// groups, v and s are [Ca | Cb], ape added before the split; entry w mixes Ca of group w-1 and Cb of group w).
+// state.width = width of v. Output as CompressArgs.
 struct CompressV4Args {
   int32_t ratio;
   bool overlap;
-  Tensor v;           // [T, c·D] fp32
-  Tensor s;           // [T, c·D] fp32
-  const float* ape;   // [ratio, c·D]
-  Weight norm;        // [1, D]
+  Tensor v;          // [T, c·D] fp32
+  Tensor s;          // [T, c·D] fp32
+  const float* ape;  // [ratio, c·D]
+  Weight norm;       // [1, D]
   float norm_eps;
   bool round_bf16;
   Rows rows;
   const int32_t* closing;
   int32_t n_closing;
   CompressorStateView state;
-  Tensor latent;      // out [G, D]
+  Tensor latent;  // out [G, D]
 };
 
 // Writes entries into pages: optional RMSNorm, rope at the group's first position, quantise, store. Serves main entries
-// (norm empty: the latent is already normed) and index keys (norm = k_norm). Entry index g = position / ratio of the closing
-// row; rope position = ratio·g.
+// (norm empty: the latent is already normed) and index keys (norm = k_norm). Entry index g = position / ratio of the
+// closing row; rope position = ratio·g.
 struct PageStoreArgs {
-  Tensor x;            // [G, width]
-  Weight norm;         // [1, width] or data == null
+  Tensor x;     // [G, width]
+  Weight norm;  // [1, width] or data == null
   float norm_eps;
   const float* table;  // [G, rope_dim/2, 2], at positions ratio·g
   int32_t rope_dim;
@@ -214,8 +218,8 @@ struct PageStoreArgs {
   PageView pages;
 };
 
-// Index query: rope of the last rope_dim channels of every head, then (quantise) E2M1/ue8m0 per 32 from bf16, dequantised in
-// place (model.md §5.7).
+// Index query: rope of the last rope_dim channels of every head, then (quantise) E2M1/ue8m0 per 32 from bf16,
+// dequantised in place (model.md §5.7).
 struct IndexQueryArgs {
   Tensor q;  // in/out [T, heads·width]
   int32_t heads;
@@ -229,56 +233,56 @@ struct IndexQueryArgs {
 //   selection[t] = the min(topk, visible) best entries, ascending, -1 beyond; ties: lower index first.
 // If visible <= topk everything is selected without scoring.
 // candidate_in (Reindex layers): only entries inside the row's candidate blocks compete.
-// candidate_out (candidate source): the best `candidate_topk` blocks by their maximum score, the newest block always first
-// kept; ascending, -1 beyond. If all blocks fit, the row is written as the single value -2 = "every block".
+// candidate_out (candidate source): the best `candidate_topk` blocks by their maximum score, the newest block always
+// first kept; ascending, -1 beyond. If all blocks fit, the row is written as the single value -2 = "every block".
 struct SelectArgs {
-  Tensor q;                        // [T, heads·width]
-  Tensor w;                        // [T, heads] = y·weights_projᵀ
-  float scale;                     // width^-0.5 · heads^-0.5
+  Tensor q;     // [T, heads·width]
+  Tensor w;     // [T, heads] = y·weights_projᵀ
+  float scale;  // width^-0.5 · heads^-0.5
   int32_t heads;
   int32_t ratio;
   int32_t topk;
   Rows rows;
   PageView keys;
-  int32_t candidate_block;         // entries per block
-  int32_t candidate_topk;          // row length of the candidate arrays
-  const int32_t* candidate_in;     // [T, candidate_topk] or null
-  int32_t* candidate_out;          // [T, candidate_topk] or null
-  int32_t* selection;              // out [T, topk]
-  float* scores;                   // out [T, scores_stride] or null; -inf where not visible or no candidate (tests)
+  int32_t candidate_block;      // entries per block
+  int32_t candidate_topk;       // row length of the candidate arrays
+  const int32_t* candidate_in;  // [T, candidate_topk] or null
+  int32_t* candidate_out;       // [T, candidate_topk] or null
+  int32_t* selection;           // out [T, topk]
+  float* scores;                // out [T, scores_stride] or null; -inf where not visible or no candidate (tests)
   int64_t scores_stride;
 };
 
 // Attention over the ring window and the selected page entries in one softmax with a sink (model.md §5.4):
 //   S = window entries at positions [window_begin, window_end), fresh or from the ring ++ page entries of selection[t]
-//   o_h = Σ a·k,  a = softmax(q_h·k·scale) with exp(sink_h) added to the denominator; then the inverse rope at the query's
-//   position on the last rope_dim channels. An empty S yields 0. Key = value.
+//   o_h = Σ a·k,  a = softmax(q_h·k·scale) with exp(sink_h) added to the denominator; then the inverse rope at the
+//   query's position on the last rope_dim channels. An empty S yields 0. Key = value.
 // selection null and ratio > 0: every complete entry is visible (V4 ratio 128).
 struct AttentionArgs {
   Tensor q;  // [T, heads·D]
   int32_t heads;
-  float scale;          // D^-0.5
-  const float* sink;    // [heads]
-  const float* table;   // [T, rope_dim/2, 2]
+  float scale;         // D^-0.5
+  const float* sink;   // [heads]
+  const float* table;  // [T, rope_dim/2, 2]
   int32_t rope_dim;
   Rows rows;
-  FreshView fresh;      // may hold more rows than are queried here
+  FreshView fresh;  // may hold more rows than are queried here
   RingView ring;
-  int32_t ratio;        // 0: window only
+  int32_t ratio;  // 0: window only
   PageView pages;
   const int32_t* selection;  // [T, topk] or null
   int32_t topk;
-  bool round_bf16;      // probabilities are rounded to bf16 before the value product
-  Tensor o;             // out [T, heads·D]
+  bool round_bf16;  // probabilities are rounded to bf16 before the value product
+  Tensor o;         // out [T, heads·D]
 };
 
-// Router (model.md §5.9): s = sqrt(softplus(y·gateᵀ)); ids = top-k of s + bias (bias_vl for image rows; ties: lower id), or
-// forced_ids (V4 hash layers); weights = s[ids]/(Σ + 1e-20)·scale. ids ascend by rank of score, not by id.
+// Router (model.md §5.9): s = sqrt(softplus(y·gateᵀ)); ids = top-k of s + bias (bias_vl for image rows; ties: lower
+// id), or forced_ids (V4 hash layers); weights = s[ids]/(Σ + 1e-20)·scale. ids ascend by rank of score, not by id.
 struct RouterArgs {
   Tensor y;
-  Weight gate;             // [experts, H]
-  const float* bias;       // [experts] or null
-  const float* bias_vl;    // [experts] or null
+  Weight gate;                // [experts, H]
+  const float* bias;          // [experts] or null
+  const float* bias_vl;       // [experts] or null
   const int32_t* forced_ids;  // [T, k] or null
   Rows rows;
   int32_t k;
@@ -297,30 +301,31 @@ struct ExpertWeights {
 //   expert(y): g = min(y·w1ᵀ, limit), u = clamp(y·w3ᵀ, ±limit), a = silu(g)·u, out = a·w2ᵀ
 // exact: the routing weight multiplies after w2; trained: before the quantisation of a (model.md §5.9, §12).
 struct MoeArgs {
-  Tensor y;                       // [T, H]
-  const int32_t* ids;             // [T, k]
-  const float* weights;           // [T, k]
+  Tensor y;              // [T, H]
+  const int32_t* ids;    // [T, k]
+  const float* weights;  // [T, k]
   int32_t k;
-  const ExpertWeights* experts;   // [n_experts]
+  const ExpertWeights* experts;  // [n_experts]
   int32_t n_experts;
   ExpertWeights shared;
   float swiglu_limit;
   Numerics numerics;
-  Tensor out;                     // out [T, H]
+  Tensor out;  // out [T, H]
 };
 
 // e[t] = concatenation of the dequantised table rows (model.md §5.10).
 struct EngramGatherArgs {
-  Weight table;            // kFp8Row [rows, width]
-  const int64_t* rows;     // [T, columns]
+  Weight table;         // kFp8Row [rows, width]
+  const int64_t* rows;  // [T, columns]
   int32_t n_tokens;
   int32_t columns;
-  Tensor e;                // out [T, columns·width]
+  Tensor e;  // out [T, columns·width]
 };
 
-// d_i = Σ_c X_i·qw_i·kw_i·key_i · rsqrt(mean X_i²+eps) · rsqrt(mean key_i²+eps)/sqrt(H); g_i = sigmoid(copysign(sqrt(max(|d_i|,
-// 1e-6)), d_i)); X_i += g_i·value. kvp = [hc keys | value], [T, (hc+1)·H]. Image rows keep X.
-// sign_at_zero: what stands for sign(0) is open in model.md §12; copysign is this project's choice (false = sign() = 0).
+// d_i = Σ_c X_i·qw_i·kw_i·key_i · rsqrt(mean X_i²+eps) · rsqrt(mean key_i²+eps)/sqrt(H); g_i =
+// sigmoid(copysign(sqrt(max(|d_i|, 1e-6)), d_i)); X_i += g_i·value. kvp = [hc keys | value], [T, (hc+1)·H]. Image rows
+// keep X. sign_at_zero: what stands for sign(0) is open in model.md §12; copysign is this project's choice (false =
+// sign() = 0).
 struct EngramGateArgs {
   Tensor streams;  // in/out [T, hc·H]
   Tensor kvp;
@@ -330,10 +335,11 @@ struct EngramGateArgs {
   float norm_eps;
   bool copysign_at_zero;
   Rows rows;
-  float* gate;     // out [T, hc] or null (tests)
+  float* gate;  // out [T, hc] or null (tests)
 };
 
-// y[t] = mean over streams of X[t] (fp32 mean), written into columns [column, column + H) of y (DSpark target features, §8).
+// y[t] = mean over streams of X[t] (fp32 mean), written into columns [column, column + H) of y (DSpark target features,
+// §8).
 struct StreamMeanArgs {
   Tensor streams;
   int32_t hc;
@@ -352,14 +358,14 @@ struct GatherTableArgs {
   Weight table;          // kBf16 or kF32
   const int32_t* index;  // [n]
   int32_t n;
-  Tensor y;              // [n, cols]
+  Tensor y;  // [n, cols]
 };
 
 // c = sigmoid(clamp(([h ; e]·w)/temperature, ±60)) (speculative.md §1.4).
 struct ConfidenceArgs {
-  Tensor h;   // [n, H]
-  Tensor e;   // [n, r]
-  Weight w;   // [1, H + r]
+  Tensor h;  // [n, H]
+  Tensor e;  // [n, r]
+  Weight w;  // [1, H + r]
   float temperature;
   float* confidence;  // out [n]
 };

@@ -1,5 +1,5 @@
-// Plain views that cross the backend border: activations, stored weights, caches. Nothing here owns memory and nothing here
-// names a backend; .cu files include it (C++20, no <expected>, no fmt).
+// Plain views that cross the backend border: activations, stored weights, caches. Nothing here owns memory and nothing
+// here names a backend; .cu files include it (C++20, no <expected>, no fmt).
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,12 @@ namespace di::kernels {
 
 enum class DType : uint8_t { kF32, kBf16 };
 
-inline constexpr int64_t size_of(DType t) { return t == DType::kF32 ? 4 : 2; }
+inline constexpr int64_t size_of(DType t) {
+  return t == DType::kF32 ? 4 : 2;
+}
 
-// A row-major matrix of activations. In `exact` numerics activations are fp32, in `trained` numerics bf16: storing into a
-// bf16 tensor is the rounding point "→bf16" of model.md §5.
+// A row-major matrix of activations. In `exact` numerics activations are fp32, in `trained` numerics bf16: storing into
+// a bf16 tensor is the rounding point "→bf16" of model.md §5.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -39,9 +41,10 @@ struct Weight {
   int64_t cols = 0;
 };
 
-// What the arithmetic does beside the formulas (model.md §4.2, §4.3, §5). The dtype of the tensors carries the bf16 rounding
-// between operators; `round_bf16` adds the rounding points inside a fused operator, `quantise_activations` the E4M3 rounding
-// of a GEMM's input before FP8 and FP4 weights (one power-of-two scale per token and `activation_group` channels).
+// What the arithmetic does beside the formulas (model.md §4.2, §4.3, §5). The dtype of the tensors carries the bf16
+// rounding between operators; `round_bf16` adds the rounding points inside a fused operator, `quantise_activations` the
+// E4M3 rounding of a GEMM's input before FP8 and FP4 weights (one power-of-two scale per token and `activation_group`
+// channels).
 struct Numerics {
   bool round_bf16 = false;
   bool quantise_activations = false;
@@ -62,16 +65,18 @@ inline constexpr int64_t data_bytes(KvFormat f, int64_t width) {
 inline constexpr int64_t scale_bytes(KvFormat f, int64_t width) {
   return f == KvFormat::kF32 ? 0 : f == KvFormat::kE2m1E4m3 ? width / 16 : width / 32;
 }
-inline constexpr int64_t record_bytes(KvFormat f, int64_t width) { return data_bytes(f, width) + scale_bytes(f, width); }
+inline constexpr int64_t record_bytes(KvFormat f, int64_t width) {
+  return data_bytes(f, width) + scale_bytes(f, width);
+}
 
-// Sliding-window entries that this call computes, before they go to the rings: a call may bring more rows than a ring has, so
-// attention reads them from here and `ring_commit` stores them afterwards. Row order is that of the call's rows. Rows of one
-// sequence are adjacent and their positions consecutive: the entry of position p >= position[seq] is record
-// row[seq] + p - position[seq]; an earlier position is read from the ring.
+// Sliding-window entries that this call computes, before they go to the rings: a call may bring more rows than a ring
+// has, so attention reads them from here and `ring_commit` stores them afterwards. Row order is that of the call's
+// rows. Rows of one sequence are adjacent and their positions consecutive: the entry of position p >= position[seq] is
+// record row[seq] + p - position[seq]; an earlier position is read from the ring.
 struct FreshView {
-  const uint8_t* records = nullptr;    // [T, record_bytes(format, width)], data then scales
-  const int32_t* row = nullptr;        // [sequences] first row of the sequence in this call
-  const int32_t* position = nullptr;   // [sequences] position of that row
+  const uint8_t* records = nullptr;   // [T, record_bytes(format, width)], data then scales
+  const int32_t* row = nullptr;       // [sequences] first row of the sequence in this call
+  const int32_t* position = nullptr;  // [sequences] position of that row
 };
 
 // The sliding-window rings of one layer. The entry of position p of the sequence in state slot s is the record
@@ -85,8 +90,8 @@ struct RingView {
   KvFormat format = KvFormat::kF32;
 };
 
-// One plane (main entries or index keys of one KV source layer) of the paged Block KV. Entry g of a sequence lies in block
-// block_table[seq][g / entries_per_block], slot e = g mod entries_per_block of it:
+// One plane (main entries or index keys of one KV source layer) of the paged Block KV. Entry g of a sequence lies in
+// block block_table[seq][g / entries_per_block], slot e = g mod entries_per_block of it:
 //   interleaved: base + block·block_stride + e·record_bytes                      (data, then scales)
 //   split:       data at base + block·block_stride + e·data_bytes,
 //                scales at base + block·block_stride + entries_per_block·data_bytes + e·scale_bytes   (index keys)
@@ -112,12 +117,12 @@ struct CompressorStateView {
 struct Rows {
   int32_t n = 0;
   const int32_t* positions = nullptr;
-  const int32_t* sequence = nullptr;       // index into the per-sequence arrays below
-  const int32_t* window_begin = nullptr;   // first position whose sliding-window entry the row sees
-  const int32_t* window_end = nullptr;     // one past the last (position+1; a draft row sees its whole block)
-  const uint8_t* is_image = nullptr;       // 1 = image token; null = none
-  const int32_t* state_slot = nullptr;     // [sequences]; rows of a sequence are adjacent, positions consecutive
-  const int32_t* block_table = nullptr;    // [sequences, block_table_stride], block ids
+  const int32_t* sequence = nullptr;      // index into the per-sequence arrays below
+  const int32_t* window_begin = nullptr;  // first position whose sliding-window entry the row sees
+  const int32_t* window_end = nullptr;    // one past the last (position+1; a draft row sees its whole block)
+  const uint8_t* is_image = nullptr;      // 1 = image token; null = none
+  const int32_t* state_slot = nullptr;    // [sequences]; rows of a sequence are adjacent, positions consecutive
+  const int32_t* block_table = nullptr;   // [sequences, block_table_stride], block ids
   int32_t block_table_stride = 0;
 };
 

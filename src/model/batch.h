@@ -67,7 +67,7 @@ struct Batch {
   RowSet all;
   RowSet boundary;
   RowSet decoder;
-  bool truncated = false;  // the decoder layers see fewer rows or narrower windows than `all`
+  bool truncated = false;              // the decoder layers see fewer rows or narrower windows than `all`
   std::vector<int32_t> decoder_index;  // row of `all` for each decoder row
 
   std::vector<int32_t> state_slot;   // [sequences]

@@ -1,5 +1,5 @@
-// What one compilation or one decoding step may use up: steps, CPU time, bytes (structured-output.md §2.7). Checked inside
-// the loops that grow; once exhausted it stays so and keeps the first reason.
+// What one compilation or one decoding step may use up: steps, CPU time, bytes (structured-output.md §2.7). Checked
+// inside the loops that grow; once exhausted it stays so and keeps the first reason.
 #pragma once
 
 #include <cstdint>

@@ -11,12 +11,16 @@ namespace {
 
 CompileError exhausted_error(const Budget& budget, const Limits& limits) {
   if (budget.reason() == "time") {
-    return {"constraint_compile_timeout", {}, {}, fmt::format("compiling took more than {} ms of CPU time", limits.compile_cpu_ms)};
+    return {"constraint_compile_timeout",
+            {},
+            {},
+            fmt::format("compiling took more than {} ms of CPU time", limits.compile_cpu_ms)};
   }
   if (budget.reason() == "memory") {
     return {"constraint_too_complex", {}, {}, fmt::format("compiling needs more than {} bytes", limits.compile_bytes)};
   }
-  if (budget.reason() == "states") return {"constraint_too_complex", {}, {}, "combining its patterns needs more than 100000 states"};
+  if (budget.reason() == "states")
+    return {"constraint_too_complex", {}, {}, "combining its patterns needs more than 100000 states"};
   return {"constraint_too_complex", {}, {}, fmt::format("more than {} nodes", limits.max_nodes)};
 }
 
@@ -31,9 +35,11 @@ Expected<RuleId> build_regex(Build& b, std::string_view pattern) {
 Expected<RuleId> build_choice(Build& b, std::string_view payload) {
   auto doc = read_document(payload, b.limits.max_document_nesting, "invalid_grammar");
   if (!doc) return std::unexpected(doc.error());
-  if (!doc->is_array() || doc->items.empty()) return refuse("invalid_grammar", "choice must be a non-empty array of strings");
+  if (!doc->is_array() || doc->items.empty())
+    return refuse("invalid_grammar", "choice must be a non-empty array of strings");
   if (doc->items.size() > b.limits.max_choices) {
-    return refuse("constraint_too_large", fmt::format("{} choices, at most {} are accepted", doc->items.size(), b.limits.max_choices));
+    return refuse("constraint_too_large",
+                  fmt::format("{} choices, at most {} are accepted", doc->items.size(), b.limits.max_choices));
   }
   std::vector<std::string> texts;
   for (const Value& v : doc->items) {
@@ -78,7 +84,8 @@ Expected<RuleId> with_reasoning(Build& b, RuleId body) {
 
 Expected<bool> build(Build& b, const ConstraintSpec& spec) {
   if (spec.payload.size() > b.limits.max_schema_bytes) {
-    return refuse("constraint_too_large", fmt::format("{} bytes, at most {} are accepted", spec.payload.size(), b.limits.max_schema_bytes));
+    return refuse("constraint_too_large",
+                  fmt::format("{} bytes, at most {} are accepted", spec.payload.size(), b.limits.max_schema_bytes));
   }
   auto body = build_body(b, spec);
   if (!body) return std::unexpected(body.error());
@@ -91,7 +98,8 @@ Expected<bool> build(Build& b, const ConstraintSpec& spec) {
   }
   b.grammar.root = root;
   if (!b.grammar.trim(b.arena) && !b.arena.budget().exhausted()) {
-    return std::unexpected(CompileError{"unsatisfiable_schema", b.unsatisfiable_at, {}, "no text satisfies the constraint"});
+    return std::unexpected(
+        CompileError{"unsatisfiable_schema", b.unsatisfiable_at, {}, "no text satisfies the constraint"});
   }
   return true;
 }
@@ -134,7 +142,8 @@ Expected<CompiledRef> compile(const VocabularyRef& vocabulary, const ConstraintS
   impl->parser = std::make_unique<Parser>(impl->arena, impl->grammar, impl->limits, vocabulary->impl());
   const SetId start = impl->parser->start();
   if (impl->budget.exhausted()) return std::unexpected(exhausted_error(impl->budget, limits));
-  if (impl->parser->failed() || start == kDeadSet) return refuse("constraint_too_complex", "the start has too many alternatives");
+  if (impl->parser->failed() || start == kDeadSet)
+    return refuse("constraint_too_complex", "the start has too many alternatives");
   // From here on the limits are those of decoding.
   impl->budget.start(limits.mask_cpu_ms, limits.state_bytes, 0);
   return std::make_shared<const Compiled>(std::move(impl));

@@ -1,10 +1,11 @@
 #include "structured/conformance.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <ctime>
 #include <filesystem>
-#include <fmt/format.h>
 #include <fstream>
 #include <map>
 
@@ -13,10 +14,18 @@
 namespace di::structured {
 namespace {
 
-constexpr std::array<std::string_view, 12> kCodes = {
-    "invalid_json_schema", "unsupported_schema_feature", "unsatisfiable_schema", "unresolvable_ref", "ref_cycle", "invalid_regex",
-    "unsupported_regex_feature", "invalid_grammar", "constraint_too_large", "constraint_too_complex", "constraint_compile_timeout",
-    "conflicting_constraints"};
+constexpr std::array<std::string_view, 12> kCodes = {"invalid_json_schema",
+                                                     "unsupported_schema_feature",
+                                                     "unsatisfiable_schema",
+                                                     "unresolvable_ref",
+                                                     "ref_cycle",
+                                                     "invalid_regex",
+                                                     "unsupported_regex_feature",
+                                                     "invalid_grammar",
+                                                     "constraint_too_large",
+                                                     "constraint_too_complex",
+                                                     "constraint_compile_timeout",
+                                                     "conflicting_constraints"};
 
 double cpu_us() {
   timespec t{};
@@ -103,12 +112,14 @@ std::vector<TokenId> tokens_of(const Value& step) {
 
 std::string from_hex(const std::string& hex) {
   std::string out;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2) out.push_back(static_cast<char>(std::stoul(hex.substr(i, 2), nullptr, 16)));
+  for (size_t i = 0; i + 1 < hex.size(); i += 2)
+    out.push_back(static_cast<char>(std::stoul(hex.substr(i, 2), nullptr, 16)));
   return out;
 }
 
 // Feeds a text token by token with its masks; true when it and the stop token go through.
-bool feeds(Matcher& m, const std::vector<TokenId>& tokens, const Vocabulary& v, const ConformanceOptions& options, CaseOutcome* timing) {
+bool feeds(Matcher& m, const std::vector<TokenId>& tokens, const Vocabulary& v, const ConformanceOptions& options,
+           CaseOutcome* timing) {
   std::vector<uint32_t> row(v.mask_words());
   std::vector<TokenId> all = tokens;
   all.push_back(v.specials().eos);
@@ -145,7 +156,8 @@ bool odd_number(const std::string& text) {
   return false;
 }
 
-void run_schema(const Value& line, const VocabularyRef& vocabulary, const ConformanceOptions& options, CaseOutcome& out) {
+void run_schema(const Value& line, const VocabularyRef& vocabulary, const ConformanceOptions& options,
+                CaseOutcome& out) {
   ConstraintSpec spec;
   spec.kind = ConstraintKind::kJsonSchema;
   const std::string schema = json_of(*line.find("schema"));
@@ -159,14 +171,17 @@ void run_schema(const Value& line, const VocabularyRef& vocabulary, const Confor
     out.refusal = compiled.error().text();
     const bool known = std::ranges::find(kCodes, out.code) != kCodes.end();
     // A schema that no value satisfies is refused as such; its cases then have no valid text.
-    const bool empty = out.code == "unsatisfiable_schema" && std::ranges::none_of(line.find("tests")->items, [](const Value& t) { return flag_of(t, "valid"); });
+    const bool empty =
+        out.code == "unsatisfiable_schema" &&
+        std::ranges::none_of(line.find("tests")->items, [](const Value& t) { return flag_of(t, "valid"); });
     out.passed = known && (refuse_wanted || out.tier >= 2 || empty);
     if (!out.passed) out.failures.push_back(fmt::format("expected to compile, found {}", out.refusal));
     return;
   }
   out.compiled = true;
   if (refuse_wanted) out.failures.push_back("expected a refusal, found that it compiles");
-  const bool formats_annotate = out.suite == "jsts" && !flag_of(line, "format_assert") && schema.find("\"format\"") != std::string::npos;
+  const bool formats_annotate =
+      out.suite == "jsts" && !flag_of(line, "format_assert") && schema.find("\"format\"") != std::string::npos;
   const Value* tests = line.find("tests");
   CompiledRef any_order;
   for (const Value& test : tests->items) {
@@ -177,8 +192,8 @@ void run_schema(const Value& line, const VocabularyRef& vocabulary, const Confor
     const auto tokens = vocabulary->encode_greedy(text, false);
     bool accepted = feeds(m, tokens, *vocabulary, options, valid ? &out : nullptr);
     if (accepted && valid) ++out.valid_in_order;
-    // Members stand in the schema's order as far as the cases' maker could see; those below references and alternatives may
-    // not. Such a text is judged, valid or not, with members in any order.
+    // Members stand in the schema's order as far as the cases' maker could see; those below references and alternatives
+    // may not. Such a text is judged, valid or not, with members in any order.
     if (!accepted && !soft && text.find('{') != std::string::npos) {
       if (any_order == nullptr) {
         spec.options.property_order = PropertyOrder::kAny;
@@ -193,11 +208,13 @@ void run_schema(const Value& line, const VocabularyRef& vocabulary, const Confor
       if (accepted) ++out.valid_accepted;
       if (!accepted && !soft) {
         ++out.valid_refused;
-        out.failures.push_back(fmt::format("expected to accept {}, found a refusal at token {}", text.substr(0, 300), m.tokens()));
+        out.failures.push_back(
+            fmt::format("expected to accept {}, found a refusal at token {}", text.substr(0, 300), m.tokens()));
       }
     } else {
       accepted ? ++out.invalid_accepted : ++out.invalid_refused;
-      if (accepted) out.failures.push_back(fmt::format("expected to refuse {}, found that it is accepted", text.substr(0, 300)));
+      if (accepted)
+        out.failures.push_back(fmt::format("expected to refuse {}, found that it is accepted", text.substr(0, 300)));
     }
   }
   out.passed = out.failures.empty();
@@ -235,7 +252,8 @@ std::string Scenario::run(const Value& step) {
     const size_t n = current.accept(tokens);
     return n == tokens.size() ? "" : fmt::format("token {} of {} was refused", n, tokens.size());
   }
-  if (op == "accept_fails") return current.accept(static_cast<TokenId>(number_of(step, "token"))) ? "the token was accepted" : "";
+  if (op == "accept_fails")
+    return current.accept(static_cast<TokenId>(number_of(step, "token"))) ? "the token was accepted" : "";
   if (op == "allowed") return bit(static_cast<TokenId>(number_of(step, "token"))) == want ? "" : "the bit is the other";
   if (op == "allowed_range") {
     const auto row = mask();
@@ -274,7 +292,8 @@ std::string Scenario::run_more(const std::string& op, const Value& step) {
     const auto expected = static_cast<size_t>(number_of(step, "want_prefix"));
     return n == expected && v == expected ? "" : fmt::format("expected prefix {}, found {} and {}", expected, n, v);
   }
-  if (op == "position_unchanged") return current.state() == last_state && current.tokens() == last_count ? "" : "the state moved";
+  if (op == "position_unchanged")
+    return current.state() == last_state && current.tokens() == last_count ? "" : "the state moved";
   if (op == "begin_reasoning") return "";
   if (op == "forced") {
     const std::string text = text_of(step, "text");
@@ -315,7 +334,8 @@ std::string Scenario::run_more(const std::string& op, const Value& step) {
     Matcher trial = current;
     size_t n = trial.accept(tokens);
     const bool whole = n == tokens.size();
-    if (op == "refuse_text") return whole && (trial.accepting() || !flag_of(step, "final")) ? "the text was accepted" : "";
+    if (op == "refuse_text")
+      return whole && (trial.accepting() || !flag_of(step, "final")) ? "the text was accepted" : "";
     if (!whole) return fmt::format("token {} of {} was refused", n, tokens.size());
     current = std::move(trial);
     return "";
@@ -390,14 +410,16 @@ void run_scenario(const Value& line, const VocabularyRef& vocabulary, CaseOutcom
   const Value* steps = line.find("steps");
   for (size_t i = 0; i < steps->items.size(); ++i) {
     const std::string found = s.run(steps->items[i]);
-    if (!found.empty()) out.failures.push_back(fmt::format("step {} ({}): {}", i, text_of(steps->items[i], "op"), found));
+    if (!found.empty())
+      out.failures.push_back(fmt::format("step {} ({}): {}", i, text_of(steps->items[i], "op"), found));
   }
   out.passed = out.failures.empty();
 }
 
 }  // namespace
 
-std::vector<CaseOutcome> run_structured_file(const std::string& path, const VocabularyRef& vocabulary, const ConformanceOptions& options) {
+std::vector<CaseOutcome> run_structured_file(const std::string& path, const VocabularyRef& vocabulary,
+                                             const ConformanceOptions& options) {
   std::vector<CaseOutcome> all;
   std::ifstream in(path);
   if (!in) {
@@ -430,7 +452,8 @@ std::vector<CaseOutcome> run_structured_file(const std::string& path, const Voca
   return all;
 }
 
-std::vector<CaseOutcome> run_structured_cases(const std::string& dir, const VocabularyRef& vocabulary, const ConformanceOptions& options) {
+std::vector<CaseOutcome> run_structured_cases(const std::string& dir, const VocabularyRef& vocabulary,
+                                              const ConformanceOptions& options) {
   std::vector<std::string> files;
   std::error_code ec;
   for (const auto& entry : std::filesystem::directory_iterator(dir, ec)) {

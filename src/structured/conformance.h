@@ -1,5 +1,5 @@
-// Runs folders of structured-output cases (vectors/structured, its README): schema cases with instances and step-by-step
-// scenarios, known by their members. Used by `deepinfer-conformance structured DIR` and by the tests.
+// Runs folders of structured-output cases (vectors/structured, its README): schema cases with instances and
+// step-by-step scenarios, known by their members. Used by `deepinfer-conformance structured DIR` and by the tests.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ struct CaseOutcome {
   std::string refusal;  // the error's text when not compiled
   std::string code;
   int valid_accepted = 0;
-  int valid_in_order = 0;    // of these, with the members in the schema's order
-  int valid_refused = 0;  // without soft ones
+  int valid_in_order = 0;  // of these, with the members in the schema's order
+  int valid_refused = 0;   // without soft ones
   int invalid_accepted = 0;
   int invalid_refused = 0;
   bool passed = false;
   std::vector<std::string> failures;  // what was expected and found
   double compile_ms = 0;              // CPU time of the thread
   double first_mask_us = 0;
-  std::vector<float> mask_us;         // every mask of every valid instance
+  std::vector<float> mask_us;  // every mask of every valid instance
 };
 
 struct ConformanceOptions {

@@ -29,7 +29,9 @@ class EbnfReader {
 
  private:
   using Index = Expected<uint32_t>;
-  std::unexpected<CompileError> bad(std::string_view what) const { return refuse("invalid_grammar", fmt::format("{}: {}", place_in(text_, at_), what)); }
+  std::unexpected<CompileError> bad(std::string_view what) const {
+    return refuse("invalid_grammar", fmt::format("{}: {}", place_in(text_, at_), what));
+  }
 
   void skip() {
     while (at_ < text_.size()) {
@@ -64,7 +66,8 @@ class EbnfReader {
   }
 
   Index choice(int depth) {
-    if (depth > 250) return refuse("constraint_too_complex", fmt::format("{}: groups nested deeper than 250", place_in(text_, at_)));
+    if (depth > 250)
+      return refuse("constraint_too_complex", fmt::format("{}: groups nested deeper than 250", place_in(text_, at_)));
     GrammarExpr alternatives;
     alternatives.kind = GrammarExpr::Kind::kChoice;
     for (;;) {
@@ -139,9 +142,12 @@ class EbnfReader {
     skip();
     const size_t from = at_;
     uint64_t v = 0;
-    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') v = std::min<uint64_t>(v * 10 + static_cast<uint64_t>(text_[at_++] - '0'), 1U << 30U);
+    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9')
+      v = std::min<uint64_t>(v * 10 + static_cast<uint64_t>(text_[at_++] - '0'), 1U << 30U);
     if (at_ == from) return bad("a number expected");
-    if (v > b_.limits.max_repeat) return refuse("constraint_too_complex", fmt::format("{}: repeat bound above {}", place_in(text_, from), b_.limits.max_repeat));
+    if (v > b_.limits.max_repeat)
+      return refuse("constraint_too_complex",
+                    fmt::format("{}: repeat bound above {}", place_in(text_, from), b_.limits.max_repeat));
     return static_cast<uint32_t>(v);
   }
 
@@ -154,7 +160,9 @@ class EbnfReader {
   Index primary(int depth) {
     const char c = text_[at_];
     if (c == '(') {
-      if (text_.substr(at_).starts_with("(=")) return refuse("invalid_grammar", fmt::format("{}: look-ahead assertions are not supported", place_in(text_, at_)));
+      if (text_.substr(at_).starts_with("(="))
+        return refuse("invalid_grammar",
+                      fmt::format("{}: look-ahead assertions are not supported", place_in(text_, at_)));
       ++at_;
       auto inner = choice(depth + 1);
       if (!inner) return inner;
@@ -174,7 +182,8 @@ class EbnfReader {
       e.kind = GrammarExpr::Kind::kReference;
       e.offset = at_;
       e.name = identifier();
-      if (e.name == "TagDispatch" || e.name == "Token") return refuse("invalid_grammar", fmt::format("{}: {} is not supported", place_in(text_, e.offset), e.name));
+      if (e.name == "TagDispatch" || e.name == "Token")
+        return refuse("invalid_grammar", fmt::format("{}: {} is not supported", place_in(text_, e.offset), e.name));
       return g_.add(std::move(e));
     }
     return bad("a string, class, group or rule name expected");
@@ -192,13 +201,23 @@ class EbnfReader {
     const char c = text_[at_++];
     size_t digits = 0;
     switch (c) {
-      case 'n': return 10U;
-      case 't': return 9U;
-      case 'r': return 13U;
-      case 'x': digits = 2; break;
-      case 'u': digits = 4; break;
-      case 'U': digits = 8; break;
-      default: return static_cast<uint32_t>(static_cast<uint8_t>(c));
+      case 'n':
+        return 10U;
+      case 't':
+        return 9U;
+      case 'r':
+        return 13U;
+      case 'x':
+        digits = 2;
+        break;
+      case 'u':
+        digits = 4;
+        break;
+      case 'U':
+        digits = 8;
+        break;
+      default:
+        return static_cast<uint32_t>(static_cast<uint8_t>(c));
     }
     uint32_t v = 0;
     for (size_t i = 0; i < digits; ++i, ++at_) {

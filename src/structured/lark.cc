@@ -1,5 +1,5 @@
-// Reader of the Lark subset (structured-output.md §6): rules and terminals, strings, regexes, repeats, %ignore and imports
-// from `common`. All parses are followed; priorities are ignored.
+// Reader of the Lark subset (structured-output.md §6): rules and terminals, strings, regexes, repeats, %ignore and
+// imports from `common`. All parses are followed; priorities are ignored.
 #include <fmt/format.h>
 
 #include "structured/regex/char_set.h"
@@ -15,23 +15,24 @@ struct Common {
   std::string_view pattern;
 };
 
-constexpr Common kCommon[] = {{"DIGIT", "[0-9]"},
-                              {"HEXDIGIT", "[0-9a-fA-F]"},
-                              {"INT", "[0-9]+"},
-                              {"SIGNED_INT", "[+-]?[0-9]+"},
-                              {"DECIMAL", "[0-9]+\\.[0-9]*|\\.[0-9]+"},
-                              {"FLOAT", "[0-9]+[eE][+-]?[0-9]+|(?:[0-9]+\\.[0-9]*|\\.[0-9]+)(?:[eE][+-]?[0-9]+)?"},
-                              {"NUMBER", "[0-9]+(?:\\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\\.[0-9]+(?:[eE][+-]?[0-9]+)?"},
-                              {"SIGNED_NUMBER", "[+-]?(?:[0-9]+(?:\\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\\.[0-9]+(?:[eE][+-]?[0-9]+)?)"},
-                              {"ESCAPED_STRING", "\"(?:[^\"\\\\\\n]|\\\\[^\\n])*\""},
-                              {"LCASE_LETTER", "[a-z]"},
-                              {"UCASE_LETTER", "[A-Z]"},
-                              {"LETTER", "[A-Za-z]"},
-                              {"WORD", "[A-Za-z]+"},
-                              {"CNAME", "[A-Za-z_][A-Za-z0-9_]*"},
-                              {"WS_INLINE", "[ \\t]{1,32}"},
-                              {"WS", "[ \\t\\f\\r\\n]{1,32}"},
-                              {"NEWLINE", "(?:\\r?\\n){1,32}"}};
+constexpr Common kCommon[] = {
+    {"DIGIT", "[0-9]"},
+    {"HEXDIGIT", "[0-9a-fA-F]"},
+    {"INT", "[0-9]+"},
+    {"SIGNED_INT", "[+-]?[0-9]+"},
+    {"DECIMAL", "[0-9]+\\.[0-9]*|\\.[0-9]+"},
+    {"FLOAT", "[0-9]+[eE][+-]?[0-9]+|(?:[0-9]+\\.[0-9]*|\\.[0-9]+)(?:[eE][+-]?[0-9]+)?"},
+    {"NUMBER", "[0-9]+(?:\\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\\.[0-9]+(?:[eE][+-]?[0-9]+)?"},
+    {"SIGNED_NUMBER", "[+-]?(?:[0-9]+(?:\\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\\.[0-9]+(?:[eE][+-]?[0-9]+)?)"},
+    {"ESCAPED_STRING", "\"(?:[^\"\\\\\\n]|\\\\[^\\n])*\""},
+    {"LCASE_LETTER", "[a-z]"},
+    {"UCASE_LETTER", "[A-Z]"},
+    {"LETTER", "[A-Za-z]"},
+    {"WORD", "[A-Za-z]+"},
+    {"CNAME", "[A-Za-z_][A-Za-z0-9_]*"},
+    {"WS_INLINE", "[ \\t]{1,32}"},
+    {"WS", "[ \\t\\f\\r\\n]{1,32}"},
+    {"NEWLINE", "(?:\\r?\\n){1,32}"}};
 
 class LarkReader {
  public:
@@ -49,7 +50,9 @@ class LarkReader {
  private:
   using Index = Expected<uint32_t>;
   using Done = Expected<bool>;
-  std::unexpected<CompileError> bad(std::string_view what) const { return refuse("invalid_grammar", fmt::format("{}: {}", place_in(text_, at_), what)); }
+  std::unexpected<CompileError> bad(std::string_view what) const {
+    return refuse("invalid_grammar", fmt::format("{}: {}", place_in(text_, at_), what));
+  }
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
 
   void skip(bool lines) {
@@ -65,7 +68,9 @@ class LarkReader {
     }
   }
 
-  static bool name_char(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
+  static bool name_char(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  }
   static bool terminal_name(const std::string& n) {
     for (const char c : n) {
       if (c >= 'A' && c <= 'Z') return true;
@@ -152,7 +157,8 @@ class LarkReader {
   }
 
   Index choice(int depth) {
-    if (depth > 250) return refuse("constraint_too_complex", fmt::format("{}: groups nested deeper than 250", place_in(text_, at_)));
+    if (depth > 250)
+      return refuse("constraint_too_complex", fmt::format("{}: groups nested deeper than 250", place_in(text_, at_)));
     GrammarExpr alternatives;
     alternatives.kind = GrammarExpr::Kind::kChoice;
     for (;;) {
@@ -198,9 +204,12 @@ class LarkReader {
     skip(false);
     uint64_t v = 0;
     const size_t from = at_;
-    while (peek() >= '0' && peek() <= '9') v = std::min<uint64_t>(v * 10 + static_cast<uint64_t>(text_[at_++] - '0'), 1U << 30U);
+    while (peek() >= '0' && peek() <= '9')
+      v = std::min<uint64_t>(v * 10 + static_cast<uint64_t>(text_[at_++] - '0'), 1U << 30U);
     if (at_ == from) return bad("a number expected");
-    if (v > b_.limits.max_repeat) return refuse("constraint_too_complex", fmt::format("{}: repeat bound above {}", place_in(text_, from), b_.limits.max_repeat));
+    if (v > b_.limits.max_repeat)
+      return refuse("constraint_too_complex",
+                    fmt::format("{}: repeat bound above {}", place_in(text_, from), b_.limits.max_repeat));
     return static_cast<uint32_t>(v);
   }
 
@@ -308,7 +317,8 @@ class LarkReader {
       } else if (e == 'x' || e == 'u') {
         const size_t digits = e == 'x' ? 2 : 4;
         const std::string hex(text_.substr(at_, digits));
-        if (hex.size() != digits || hex.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos) return bad("hexadecimal digits expected");
+        if (hex.size() != digits || hex.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos)
+          return bad("hexadecimal digits expected");
         append_utf8(out, static_cast<uint32_t>(std::stoul(hex, nullptr, 16)));
         at_ += digits;
       } else {
@@ -330,7 +340,8 @@ class LarkReader {
       size_t j = 0;
       const auto a = read_utf8(*s, i);
       const auto b = read_utf8(*high, j);
-      if (!a || !b || i != s->size() || j != high->size() || *a > *b) return bad("a range is between two characters in order");
+      if (!a || !b || i != s->size() || j != high->size() || *a > *b)
+        return bad("a range is between two characters in order");
       return terminal(utf8_class(b_.arena, CharSet::of(*a, *b)));
     }
     if (peek() != 'i') return terminal(b_.arena.literal(*s));
@@ -350,9 +361,12 @@ class LarkReader {
     bool in_class = false;
     while (at_ < text_.size() && (text_[at_] != '/' || in_class)) {
       if (text_[at_] == '\n') return bad("regex is not closed");
-      if (text_[at_] == '\\') ++at_;
-      else if (text_[at_] == '[') in_class = true;
-      else if (text_[at_] == ']') in_class = false;
+      if (text_[at_] == '\\')
+        ++at_;
+      else if (text_[at_] == '[')
+        in_class = true;
+      else if (text_[at_] == ']')
+        in_class = false;
       ++at_;
     }
     if (at_ >= text_.size()) return bad("regex is not closed");

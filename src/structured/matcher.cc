@@ -6,7 +6,9 @@ namespace di::structured {
 
 Compiled::Compiled(std::unique_ptr<CompiledImpl> impl) : impl_(std::move(impl)) {}
 Compiled::~Compiled() = default;
-const std::vector<std::string>& Compiled::warnings() const { return impl_->warnings; }
+const std::vector<std::string>& Compiled::warnings() const {
+  return impl_->warnings;
+}
 
 int64_t Compiled::memory_bytes() const {
   const std::lock_guard lock(impl_->mutex);
@@ -23,7 +25,9 @@ Matcher::Matcher(CompiledRef compiled, std::vector<TokenId> stop_tokens)
   history_.push_back({c.parser->start(), false});
 }
 
-bool Matcher::is_stop(TokenId id) const { return std::ranges::binary_search(stop_tokens_, id); }
+bool Matcher::is_stop(TokenId id) const {
+  return std::ranges::binary_search(stop_tokens_, id);
+}
 
 // The caller holds the lock. State kDeadSet: refused.
 Matcher::Entry Matcher::next(Entry from, TokenId id) const {
@@ -144,7 +148,9 @@ bool Matcher::rollback(size_t n) {
   return true;
 }
 
-void Matcher::reset() { history_.resize(1); }
+void Matcher::reset() {
+  history_.resize(1);
+}
 
 bool Matcher::accepting() const {
   CompiledImpl& c = compiled_->impl();

@@ -1,7 +1,8 @@
 // Structural tags (structured-output.md §6), the old form (structures, triggers) and the new one (format).
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
-#include <fmt/format.h>
 
 #include "structured/regex/pattern.h"
 #include "structured/tag_parts.h"
@@ -26,7 +27,9 @@ class TagGrammar {
     RuleId content = 0;
   };
 
-  static std::unexpected<CompileError> bad(std::string message) { return refuse("invalid_grammar", std::move(message)); }
+  static std::unexpected<CompileError> bad(std::string message) {
+    return refuse("invalid_grammar", std::move(message));
+  }
 
   Expected<std::string> text(const Value& v, std::string_view key) const {
     const Value* m = v.find(key);
@@ -125,8 +128,8 @@ class TagGrammar {
   }
 
   // (text tag)* text, where no trigger occurs in the text but as the beginning of a tag.
-  Expected<RuleId> triggered(const std::vector<Tag>& all, const std::vector<std::string>& triggers, const std::vector<std::string>& excludes,
-                             bool at_least_one, bool stop_after_first) {
+  Expected<RuleId> triggered(const std::vector<Tag>& all, const std::vector<std::string>& triggers,
+                             const std::vector<std::string>& excludes, bool at_least_one, bool stop_after_first) {
     if (triggers.empty()) return bad("\"triggers\" must not be empty");
     for (const Tag& t : all) {
       if (std::ranges::none_of(triggers, [&](const std::string& x) { return t.begin.starts_with(x); })) {
@@ -159,7 +162,8 @@ class TagGrammar {
 
   Expected<RuleId> old_form(const Value& doc) {
     const Value* list = doc.find("structures");
-    if (list == nullptr || !list->is_array() || list->items.empty()) return bad("\"structures\" must be a non-empty array");
+    if (list == nullptr || !list->is_array() || list->items.empty())
+      return bad("\"structures\" must be a non-empty array");
     std::vector<Tag> all;
     for (const Value& s : list->items) {
       Tag t;
@@ -183,7 +187,8 @@ class TagGrammar {
 
   Expected<std::vector<RuleId>> elements(const Value& v, int depth) {
     const Value* list = v.find("elements");
-    if (list == nullptr || !list->is_array() || list->items.empty()) return bad("\"elements\" must be a non-empty array");
+    if (list == nullptr || !list->is_array() || list->items.empty())
+      return bad("\"elements\" must be a non-empty array");
     std::vector<RuleId> out;
     for (const Value& e : list->items) {
       auto r = format(e, depth + 1);
@@ -246,7 +251,8 @@ class TagGrammar {
     std::vector<TokenId> out;
     for (const Value* x : list) {
       TokenId id = -1;
-      if (x->is_number() && x->text.size() < 9 && x->text.find_first_not_of("0123456789") == std::string::npos) id = std::stoi(x->text);
+      if (x->is_number() && x->text.size() < 9 && x->text.find_first_not_of("0123456789") == std::string::npos)
+        id = std::stoi(x->text);
       if (x->is_string()) {
         id = b_.vocabulary.special(x->text);
         const auto ids = b_.vocabulary.encode_greedy(x->text, false);
@@ -343,7 +349,8 @@ class TagGrammar {
     if (depth > 100) return refuse("constraint_too_complex", "formats nested deeper than 100");
     auto type = text(v, "type");
     if (!type) return std::unexpected(type.error());
-    constexpr std::array<std::string_view, 8> kSimple = {"const_string", "json_schema", "any_text", "grammar", "regex", "token", "exclude_token", "any_tokens"};
+    constexpr std::array<std::string_view, 8> kSimple = {"const_string", "json_schema", "any_text",      "grammar",
+                                                         "regex",        "token",       "exclude_token", "any_tokens"};
     if (std::ranges::find(kSimple, *type) != kSimple.end()) return simple_format(*type, v);
     if (*type == "sequence" || *type == "or") {
       auto parts = elements(v, depth);
@@ -384,8 +391,11 @@ class TagGrammar {
       if (*min > *max) return bad("\"min\" is greater than \"max\"");
       return repeat(v, *min, *max, depth);
     }
-    return bad(fmt::format("unknown format type \"{}\"; known are const_string, json_schema, any_text, grammar, regex, sequence, or, tag, triggered_tags, "
-                           "tags_with_separator, optional, plus, star, repeat, token, exclude_token, any_tokens", *type));
+    return bad(
+        fmt::format("unknown format type \"{}\"; known are const_string, json_schema, any_text, grammar, regex, "
+                    "sequence, or, tag, triggered_tags, "
+                    "tags_with_separator, optional, plus, star, repeat, token, exclude_token, any_tokens",
+                    *type));
   }
 
   Build& b_;

@@ -1,11 +1,12 @@
-// Structured output: from a constraint (JSON Schema, regex, grammar, choice, structural tags, tool calls) to bit masks over
-// a vocabulary. Rules: structured-output.md. A library of its own over base/.
+// Structured output: from a constraint (JSON Schema, regex, grammar, choice, structural tags, tool calls) to bit masks
+// over a vocabulary. Rules: structured-output.md. A library of its own over base/.
 //
-//   Vocabulary (once per model)  ->  compile(spec) -> CompiledRef (immutable to its users, shared)  ->  Matcher (per sequence)
+//   Vocabulary (once per model)  ->  compile(spec) -> CompiledRef (immutable to its users, shared)  ->  Matcher (per
+//   sequence)
 //
-// Threads: a Vocabulary and a CompiledRef may be used by many threads at once (the automaton inside is made lazily under a
-// lock of its own); a Matcher belongs to one thread at a time. Nothing here throws, aborts or recurses without bound on
-// input; every unbounded growth is under a limit (Limits).
+// Threads: a Vocabulary and a CompiledRef may be used by many threads at once (the automaton inside is made lazily
+// under a lock of its own); a Matcher belongs to one thread at a time. Nothing here throws, aborts or recurses without
+// bound on input; every unbounded growth is under a limit (Limits).
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,7 @@ struct Limits {
   uint32_t max_items = 50'000;         // parser items of one state
   int64_t mask_cpu_ms = 2'000;         // one mask, one thread; the caller's deadline is the scheduler's business
   uint32_t max_output_nesting = 200;
-  uint32_t max_shapes = 256;           // alternatives of one subschema after distribution
+  uint32_t max_shapes = 256;  // alternatives of one subschema after distribution
 };
 
 enum class ConstraintKind : uint8_t {
@@ -64,9 +65,9 @@ struct SpecOptions {
   Whitespace whitespace = Whitespace::kFlexible;
   std::string whitespace_pattern;  // with kPattern
   PropertyOrder property_order = PropertyOrder::kSchema;
-  bool lenient = false;             // what cannot be enforced becomes a warning
-  bool close_objects = false;       // objects that do not state additionalProperties are closed
-  bool numeric_formats = false;     // int32 and int64 bound integers
+  bool lenient = false;          // what cannot be enforced becomes a warning
+  bool close_objects = false;    // objects that do not state additionalProperties are closed
+  bool numeric_formats = false;  // int32 and int64 bound integers
   bool refuse_unknown_formats = false;
   // Tool calls (§7.2).
   ToolChoice tool_choice = ToolChoice::kAuto;
@@ -158,8 +159,8 @@ class Matcher {
   bool accept_bytes(std::string_view bytes);
   // Longest acceptable prefix; the state stays.
   size_t validate(std::span<const TokenId> ids) const;
-  // rows[j] is the mask after draft[0..j); rows 0..valid prefix are filled, the rest of the (draft.size() + 1) rows are all
-  // ones. Returns the valid prefix; the state stays.
+  // rows[j] is the mask after draft[0..j); rows 0..valid prefix are filled, the rest of the (draft.size() + 1) rows are
+  // all ones. Returns the valid prefix; the state stays.
   size_t fill_masks_along(std::span<const TokenId> draft, std::span<uint32_t> rows);
   // Takes back the last n accepted tokens; false when there are fewer.
   bool rollback(size_t n);

@@ -1,7 +1,8 @@
 #include "structured/text_grammar.h"
 
-#include <algorithm>
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace di::structured {
 namespace {
@@ -15,12 +16,14 @@ class Lowering {
   Expected<RuleId> run(const std::string& root) {
     for (size_t i = 0; i < g_.rules.size(); ++i) {
       if (!index_.emplace(g_.rules[i].name, i).second) {
-        return refuse("invalid_grammar", fmt::format("{}: rule \"{}\" is defined twice", place_in(text_, g_.rules[i].offset), g_.rules[i].name));
+        return refuse("invalid_grammar", fmt::format("{}: rule \"{}\" is defined twice",
+                                                     place_in(text_, g_.rules[i].offset), g_.rules[i].name));
       }
     }
     for (const GrammarExpr& e : g_.exprs) {
       if (e.kind == GrammarExpr::Kind::kReference && !index_.contains(e.name)) {
-        return refuse("invalid_grammar", fmt::format("{}: rule \"{}\" is not defined", place_in(text_, e.offset), e.name));
+        return refuse("invalid_grammar",
+                      fmt::format("{}: rule \"{}\" is not defined", place_in(text_, e.offset), e.name));
       }
     }
     const auto it = index_.find(root);
@@ -123,7 +126,8 @@ class Lowering {
     const uint32_t unrolled = e.max == kNoLimit ? e.min : e.max;
     total_ += unrolled;
     if (unrolled > kMostUnrolled || total_ > 100'000) {
-      error_ = fmt::format("{}: a repeat of a recursive group may be at most {}", place_in(text_, e.offset), kMostUnrolled);
+      error_ =
+          fmt::format("{}: a repeat of a recursive group may be at most {}", place_in(text_, e.offset), kMostUnrolled);
       return;
     }
     for (uint32_t i = 0; i < unrolled; ++i) {

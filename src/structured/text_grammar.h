@@ -12,12 +12,12 @@ namespace di::structured {
 struct GrammarExpr {
   enum class Kind : uint8_t { kNode, kSequence, kChoice, kRepeat, kReference };
   Kind kind = Kind::kNode;
-  NodeId node = kEmptyText;         // kNode
-  std::vector<uint32_t> kids;       // others: indices of expressions
+  NodeId node = kEmptyText;    // kNode
+  std::vector<uint32_t> kids;  // others: indices of expressions
   uint32_t min = 0;
   uint32_t max = 0;
-  std::string name;                 // kReference
-  size_t offset = 0;                // in the text, for errors
+  std::string name;   // kReference
+  size_t offset = 0;  // in the text, for errors
 };
 
 struct NamedRule {

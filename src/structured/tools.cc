@@ -3,8 +3,9 @@
 //   invoke := <DSML invoke name="NAME"> "\n" (param+ | "\n"?) </DSML invoke> "\n"
 //   param  := <DSML parameter name="KEY" string="true|false"> VALUE </DSML parameter> "\n"
 // where DSML is the special token. Text of string="true" is raw: only the special token can close it.
-#include <algorithm>
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "structured/regex/char_set.h"
 #include "structured/schema/emitter.h"
@@ -234,11 +235,13 @@ Expected<std::vector<Function>> read_functions(const Value& doc, const std::stri
     const Value* f = tool.find("function");
     if (f == nullptr || !f->is_object()) f = &tool;
     const Value* name = f->find("name");
-    if (name == nullptr || !name->is_string() || name->text.empty()) return refuse("invalid_grammar", "a tool without a name");
+    if (name == nullptr || !name->is_string() || name->text.empty())
+      return refuse("invalid_grammar", "a tool without a name");
     if (!only.empty() && name->text != only) continue;
     Function x;
     x.name = name->text;
-    if (x.name.find_first_of("\"<>\n") != std::string::npos) return refuse("invalid_grammar", "a tool's name must not hold quotes, angle brackets or line ends");
+    if (x.name.find_first_of("\"<>\n") != std::string::npos)
+      return refuse("invalid_grammar", "a tool's name must not hold quotes, angle brackets or line ends");
     x.parameters = f->find("parameters");
     if (x.parameters == nullptr) x.parameters = f->find("input_schema");
     if (x.parameters != nullptr && !x.parameters->is_object()) x.parameters = nullptr;
@@ -246,7 +249,8 @@ Expected<std::vector<Function>> read_functions(const Value& doc, const std::stri
     x.strict = strict != nullptr && strict->is_bool() && strict->boolean;
     out.push_back(std::move(x));
   }
-  if (out.empty()) return refuse("invalid_grammar", only.empty() ? "no tools" : fmt::format("no tool is named \"{}\"", only));
+  if (out.empty())
+    return refuse("invalid_grammar", only.empty() ? "no tools" : fmt::format("no tool is named \"{}\"", only));
   return out;
 }
 

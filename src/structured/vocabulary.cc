@@ -145,10 +145,18 @@ std::shared_ptr<const Vocabulary> Vocabulary::create(std::vector<Token> tokens, 
   return std::make_shared<const Vocabulary>(std::make_unique<VocabularyImpl>(std::move(tokens), specials));
 }
 
-int32_t Vocabulary::size() const { return static_cast<int32_t>(impl_->tokens.size()); }
-std::string_view Vocabulary::bytes(TokenId id) const { return impl_->tokens[static_cast<size_t>(id)].bytes; }
-bool Vocabulary::is_special(TokenId id) const { return impl_->tokens[static_cast<size_t>(id)].special; }
-const SpecialTokens& Vocabulary::specials() const { return impl_->specials; }
+int32_t Vocabulary::size() const {
+  return static_cast<int32_t>(impl_->tokens.size());
+}
+std::string_view Vocabulary::bytes(TokenId id) const {
+  return impl_->tokens[static_cast<size_t>(id)].bytes;
+}
+bool Vocabulary::is_special(TokenId id) const {
+  return impl_->tokens[static_cast<size_t>(id)].special;
+}
+const SpecialTokens& Vocabulary::specials() const {
+  return impl_->specials;
+}
 
 TokenId Vocabulary::special(std::string_view spelling) const {
   const auto it = impl_->special_ids.find(std::string(spelling));
@@ -256,8 +264,14 @@ Expected<std::shared_ptr<const Vocabulary>> Vocabulary::from_tokenizer_json(std:
     const std::string& s = tokens[i].bytes;
     if (s == "<think>") roles.think_begin = id;
     if (s == "</think>") roles.think_end = id;
-    if (s == "\xef\xbd\x9c" "DSML\xef\xbd\x9c") roles.dsml = id;
-    if (s == "<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>") roles.eos = id;
+    if (s ==
+        "\xef\xbd\x9c"
+        "DSML\xef\xbd\x9c")
+      roles.dsml = id;
+    if (s ==
+        "<\xef\xbd\x9c"
+        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>")
+      roles.eos = id;
   }
   return create(std::move(tokens), roles);
 }

@@ -19,8 +19,8 @@ struct TrieNode {
   uint32_t first = 0;  // tokens of the subtree: order[first..last)
   uint32_t last = 0;
   uint8_t byte = 0;
-  uint8_t depth = 0;      // 0 for children of the root
-  uint8_t inside = 0;     // bit k: all tokens of the subtree are texts of slice k
+  uint8_t depth = 0;   // 0 for children of the root
+  uint8_t inside = 0;  // bit k: all tokens of the subtree are texts of slice k
 };
 
 struct Trie {
@@ -28,8 +28,8 @@ struct Trie {
   std::vector<TokenId> order;  // tokens in trie order
 };
 
-// Tokens that are whole texts of one character class and at most max_chars long. An automaton state from which max_chars
-// characters of the class can always be read takes them all without a walk.
+// Tokens that are whole texts of one character class and at most max_chars long. An automaton state from which
+// max_chars characters of the class can always be read takes them all without a walk.
 struct Slice {
   CharSet chars;
   uint32_t max_chars = 0;

@@ -64,7 +64,8 @@ TEST(Conformance, CountsWhatIsWrongAndWhatCannotRun) {
   const ConformanceResult recipe = run_recipe_cases(folder.path(), recipe_dir());
   EXPECT_EQ(recipe.passed, 0);
   EXPECT_EQ(recipe.failed, 2);
-  EXPECT_THAT(recipe.failures, ::testing::Contains(::testing::HasSubstr("r: refused: invalid request body: missing field")));
+  EXPECT_THAT(recipe.failures,
+              ::testing::Contains(::testing::HasSubstr("r: refused: invalid request body: missing field")));
 }
 
 }  // namespace

@@ -46,20 +46,36 @@ std::string random_text(std::mt19937& random, int length) {
   std::string out;
   for (int i = 0; i < length; ++i) {
     switch (pick(10)) {
-      case 0: out += "  \n\t \r\n"[pick(7)]; break;
-      case 1: out += ' '; break;
-      case 2: out += "0123456789"[pick(10)]; break;
-      case 3: append_code_point(out, static_cast<uint32_t>(0x4E00 + pick(300))); break;
-      case 4: append_code_point(out, static_cast<uint32_t>(0x0300 + pick(0x70))); break;  // marks
-      case 5: out += ".,;:!'\"()[]{}<>$+="[pick(18)]; break;
+      case 0:
+        out += "  \n\t \r\n"[pick(7)];
+        break;
+      case 1:
+        out += ' ';
+        break;
+      case 2:
+        out += "0123456789"[pick(10)];
+        break;
+      case 3:
+        append_code_point(out, static_cast<uint32_t>(0x4E00 + pick(300)));
+        break;
+      case 4:
+        append_code_point(out, static_cast<uint32_t>(0x0300 + pick(0x70)));
+        break;  // marks
+      case 5:
+        out += ".,;:!'\"()[]{}<>$+="[pick(18)];
+        break;
       case 6: {
         uint32_t cp = static_cast<uint32_t>(pick(0x110000));
         if (cp >= 0xD800 && cp <= 0xDFFF) cp = 0x3042;
         append_code_point(out, cp);
         break;
       }
-      case 7: append_code_point(out, static_cast<uint32_t>(0x3040 + pick(0xC0))); break;
-      default: out += "etaoinshrdlu"[pick(12)]; break;
+      case 7:
+        append_code_point(out, static_cast<uint32_t>(0x3040 + pick(0xC0)));
+        break;
+      default:
+        out += "etaoinshrdlu"[pick(12)];
+        break;
     }
   }
   return out;

@@ -20,9 +20,12 @@ constexpr std::string_view kBody =
 
 std::vector<TokenId> sample_output(const Tokenizer& tokenizer, bool stop) {
   const auto encode = [&](std::string_view text) { return tokenizer.encode_full(text); };
-  return encode(std::string("Thinking 😀 about\n\n</think>\n\nAnswer < with 中文 and STOP HER or ") + (stop ? "STOP HERE more" : "not") +
-                "\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"a\" string=\"true\">x\"y\n</｜DSML｜ parameter>\n"
-                "<｜DSML｜ parameter name=\"b\" string=\"false\">[1, 2]</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>");
+  return encode(std::string("Thinking 😀 about\n\n</think>\n\nAnswer < with 中文 and STOP HER or ") +
+                (stop ? "STOP HERE more" : "not") +
+                "\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"a\" "
+                "string=\"true\">x\"y\n</｜DSML｜ parameter>\n"
+                "<｜DSML｜ parameter name=\"b\" string=\"false\">[1, 2]</｜DSML｜ parameter>\n</｜DSML｜ "
+                "invoke>\n</｜DSML｜ calls>");
 }
 
 // Content, reasoning and call arguments, without the ids.
@@ -118,9 +121,9 @@ TEST(Extended, AcceptsWhatTheOfficialPolicyRefuses) {
     return convert_request(api, R"({"model":"DeepSeek-V4.1-Flash",)" + messages + members + "}", options);
   };
   const std::string tool = R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],)";
-  for (const std::string& members : std::vector<std::string>{
-           R"("n":2)", R"("max_tokens":4.0)", R"("reasoning_effort":40)", tool + R"("tool_choice":"required")",
-           R"("response_format":{"type":"json_object"})"}) {
+  for (const std::string& members :
+       std::vector<std::string>{R"("n":2)", R"("max_tokens":4.0)", R"("reasoning_effort":40)",
+                                tool + R"("tool_choice":"required")", R"("response_format":{"type":"json_object"})"}) {
     EXPECT_FALSE(verdict(Api::kChat, members, official)) << members;
     const auto request = verdict(Api::kChat, members, extended);
     ASSERT_TRUE(request) << members << request.error().message;
@@ -135,7 +138,8 @@ TEST(Extended, AcceptsWhatTheOfficialPolicyRefuses) {
   EXPECT_FALSE(forced->parsing.starts_in_tool_calls);
   EXPECT_EQ(forced->sampling.constraint->kind, OutputConstraint::Kind::kToolCallRequired);
   const auto effort = verdict(Api::kChat, R"("reasoning_effort":40)", extended);
-  EXPECT_NE(render_conversation(effort->conversation, effort->version).text.find("Reasoning Effort: 40 "), std::string::npos);
+  EXPECT_NE(render_conversation(effort->conversation, effort->version).text.find("Reasoning Effort: 40 "),
+            std::string::npos);
   const std::string custom = R"("tools":[{"type":"custom","name":"f","input_schema":{"type":"object"}}])";
   EXPECT_FALSE(verdict(Api::kMessages, custom, official));
   EXPECT_TRUE(verdict(Api::kMessages, custom, extended));

@@ -19,7 +19,8 @@ class Regex {
   explicit Regex(const char* pattern) {
     int error = 0;
     PCRE2_SIZE offset = 0;
-    code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
+    code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error,
+                          &offset, nullptr);
     EXPECT_NE(code_, nullptr) << pattern;
     match_ = pcre2_match_data_create_from_pattern(code_, nullptr);
     pcre2_jit_compile(code_, PCRE2_JIT_COMPLETE);
@@ -37,7 +38,8 @@ class Regex {
     for (const std::string& piece : pieces) {
       size_t at = 0;
       while (at < piece.size()) {
-        const int found = pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(piece.data()), piece.size(), at, 0, match_, nullptr);
+        const int found =
+            pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(piece.data()), piece.size(), at, 0, match_, nullptr);
         if (found < 0) break;
         const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match_);
         if (range[0] > at) out.push_back(piece.substr(at, range[0] - at));
@@ -60,13 +62,16 @@ TEST(Pretokenize, SplitsAsTheThreeRegularExpressions) {
   const Regex words(
       "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
       "?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+");
-  // Characters of every class, old enough that PCRE2's Unicode version knows them; one of each kind of white space (U+180E
-  // is left out: PCRE2 counts it as \s, the tokenizer's engine does not).
+  // Characters of every class, old enough that PCRE2's Unicode version knows them; one of each kind of white space
+  // (U+180E is left out: PCRE2 counts it as \s, the tokenizer's engine does not).
   const std::vector<std::string> alphabet = {
-      " ", " ", " ", "\n", "\r", "\t", "\x0B", "\u0085", "\u00A0", "\u2028", "\u3000", "a", "Z", "é", "ß", "я", "ع", "ก", "한",
-      "\u0301", "\u0903", "\u20DD", "0", "7", "½", "②", "٣", "Ⅻ", ".", "'", "-", "_", "«", "、", "$", "+", "^", "€", "😀", "©",
-      "中", "国", "龥", "\u9FA6", "ひ", "カ", "・", "゛", "\u3099", "々", "〇", "ｱ", "\x01", std::string("\0", 1), "\u200B", "\uFEFF",
-      "\u200D", "\uE000", "<", "｜", "\x7F"};
+      " ",      " ",      " ",      "\n",     "\r", "\t", "\x0B", "\u0085", "\u00A0",
+      "\u2028", "\u3000", "a",      "Z",      "é",  "ß",  "я",    "ع",      "ก",
+      "한",     "\u0301", "\u0903", "\u20DD", "0",  "7",  "½",    "②",      "٣",
+      "Ⅻ",      ".",      "'",      "-",      "_",  "«",  "、",   "$",      "+",
+      "^",      "€",      "😀",     "©",      "中", "国", "龥",   "\u9FA6", "ひ",
+      "カ",     "・",     "゛",     "\u3099", "々", "〇", "ｱ",    "\x01",   std::string("\0", 1),
+      "\u200B", "\uFEFF", "\u200D", "\uE000", "<",  "｜", "\x7F"};
   std::mt19937 random(23);
   for (int round = 0; round < 20000; ++round) {
     std::string text;

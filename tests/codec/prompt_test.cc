@@ -144,8 +144,9 @@ TEST(Prompt, GroundingSpellingsOfAssistantTextAreSpecial) {
   const RenderedPrompt prompt = render_conversation(conversation, ModelVersion::kV41);
   std::vector<std::string> specials;
   for (const auto& [begin, end] : prompt.special_ranges) specials.push_back(prompt.text.substr(begin, end - begin));
-  const std::vector<std::string> expected = {"<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>", "</think>",
-                                             "<｜ref｜>", "<｜/ref｜>", "<｜end▁of▁sentence｜>", "<｜Assistant｜>", "</think>"};
+  const std::vector<std::string> expected = {
+      "<｜begin▁of▁sentence｜>", "<｜User｜>",      "<｜Assistant｜>", "</think>", "<｜ref｜>", "<｜/ref｜>",
+      "<｜end▁of▁sentence｜>",   "<｜Assistant｜>", "</think>"};
   EXPECT_EQ(specials, expected);
 }
 

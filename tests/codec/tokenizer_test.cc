@@ -36,10 +36,18 @@ TEST(Unicode, ClassTableEqualsTheRanges) {
 }
 
 TEST(Unicode, LossyTextReplacesMaximalSubparts) {
-  const std::pair<std::string, std::string> cases[] = {
-      {"\xF0\x9F\x98", "\uFFFD"},          {"\xC0\x80", "\uFFFD\uFFFD"}, {"\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD"},
-      {"\xE4\xBD" "A", "\uFFFD" "A"},      {"a\x80z", "a\uFFFDz"},       {"\xF4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD"},
-      {"\xF0\x9F\x98\x80", "\U0001F600"}, {"\xE4", "\uFFFD"},           {"\xF5\x80", "\uFFFD\uFFFD"}};
+  const std::pair<std::string, std::string> cases[] = {{"\xF0\x9F\x98", "\uFFFD"},
+                                                       {"\xC0\x80", "\uFFFD\uFFFD"},
+                                                       {"\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD"},
+                                                       {"\xE4\xBD"
+                                                        "A",
+                                                        "\uFFFD"
+                                                        "A"},
+                                                       {"a\x80z", "a\uFFFDz"},
+                                                       {"\xF4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD"},
+                                                       {"\xF0\x9F\x98\x80", "\U0001F600"},
+                                                       {"\xE4", "\uFFFD"},
+                                                       {"\xF5\x80", "\uFFFD\uFFFD"}};
   for (const auto& [bytes, text] : cases) {
     std::string out;
     append_utf8_lossy(out, bytes);
@@ -156,7 +164,8 @@ TEST(Tokenizer, RefusesOtherForms) {
   EXPECT_THAT(message(R"({"pre_tokenizer":{"type":"ByteLevel"}})"), ::testing::HasSubstr("`pre_tokenizer` must be"));
   EXPECT_THAT(message(R"({"normalizer":{"type":"NFC"}})"), ::testing::HasSubstr("`normalizer` must be"));
   EXPECT_THAT(message(R"({"model":{"type":"Unigram","vocab":[]}})"), ::testing::HasSubstr("`model.type` must be BPE"));
-  EXPECT_THAT(message(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})"), ::testing::HasSubstr("entry for byte"));
+  EXPECT_THAT(message(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})"),
+              ::testing::HasSubstr("entry for byte"));
   EXPECT_THAT(message(R"({"model":{"vocab":{"a":0},"merges":["a b"]}})"), ::testing::HasSubstr("merge 0"));
 }
 

@@ -14,11 +14,15 @@
 
 namespace di::codec::testing {
 
-inline std::string recipe_dir() { return std::string(DI_TEST_VECTORS) + "/recipe"; }
-inline bool have_recipe_vectors() { return std::filesystem::exists(recipe_dir() + "/tokenizer.json"); }
+inline std::string recipe_dir() {
+  return std::string(DI_TEST_VECTORS) + "/recipe";
+}
+inline bool have_recipe_vectors() {
+  return std::filesystem::exists(recipe_dir() + "/tokenizer.json");
+}
 
-#define SKIP_WITHOUT_RECIPE_VECTORS()                                                     \
-  if (!::di::codec::testing::have_recipe_vectors())                                       \
+#define SKIP_WITHOUT_RECIPE_VECTORS()               \
+  if (!::di::codec::testing::have_recipe_vectors()) \
   GTEST_SKIP() << "reference vectors are absent: " << ::di::codec::testing::recipe_dir()
 
 inline std::vector<Json> read_lines(const std::string& file) {
@@ -39,7 +43,9 @@ inline std::vector<TokenId> ids_of(const Json& list) {
   return ids;
 }
 
-inline const std::string& text_of(const Json& object, std::string_view key) { return object.find(key)->as_string(); }
+inline const std::string& text_of(const Json& object, std::string_view key) {
+  return object.find(key)->as_string();
+}
 
 // The V4 tokenizer of the vectors, loaded once; with `v41` the one with the renames of tokenizer_v41_patch.json.
 inline TokenizerRef vector_tokenizer(bool v41 = false) {

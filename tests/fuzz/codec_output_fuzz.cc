@@ -1,5 +1,5 @@
-// Any bytes as model output, cut into pieces: every event is JSON, the body is JSON, streamed text equals the body's text, and
-// no more is held back than markers can need. The first two bytes choose API and options.
+// Any bytes as model output, cut into pieces: every event is JSON, the body is JSON, streamed text equals the body's
+// text, and no more is held back than markers can need. The first two bytes choose API and options.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -47,7 +47,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const di::Result<di::Json> body = di::parse_json(output.body());
   if (!body) std::abort();
-  if (request.api == Api::kChat && body->find("choices")->as_array()[0].find("message")->find("content")->as_string() != content) {
+  if (request.api == Api::kChat &&
+      body->find("choices")->as_array()[0].find("message")->find("content")->as_string() != content) {
     std::abort();
   }
   return 0;

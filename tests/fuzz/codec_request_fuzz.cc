@@ -1,5 +1,5 @@
-// Any bytes as a request body of each API, under both policies: an error with a message, or a conversation that renders to
-// text whose special ranges are in order and inside it. Also covers the JSON parser.
+// Any bytes as a request body of each API, under both policies: an error with a message, or a conversation that renders
+// to text whose special ranges are in order and inside it. Also covers the JSON parser.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,11 +1,11 @@
-// Any bytes as text: pieces join to the text, both ways of encoding agree, ids decode to the text (as far as it is UTF-8), and
-// a safe cut changes nothing. Any bytes as a tokenizer.json: an error or a tokenizer.
+// Any bytes as text: pieces join to the text, both ways of encoding agree, ids decode to the text (as far as it is
+// UTF-8), and a safe cut changes nothing. Any bytes as a tokenizer.json: an error or a tokenizer.
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
-
-#include <fmt/format.h>
 
 #include "base/json.h"
 #include "codec/tokenizer/safe_cut.h"
@@ -37,9 +37,9 @@ TokenizerRef small_tokenizer() {
     di::append_json_string(vocab, bytes[b]);
     vocab += fmt::format(":{},", b);
   }
-  const std::pair<const char*, const char*> merges[] = {{"a", "b"},  {"b", "c"},   {"ab", "c"}, {"a", "a"},   {"aa", "a"},
-                                                        {"c", "d"},  {"bc", "d"},  {"t", "h"},  {"th", "e"},  {"aa", "aa"},
-                                                        {"ab", "cd"}};
+  const std::pair<const char*, const char*> merges[] = {{"a", "b"},  {"b", "c"},   {"ab", "c"}, {"a", "a"},
+                                                        {"aa", "a"}, {"c", "d"},   {"bc", "d"}, {"t", "h"},
+                                                        {"th", "e"}, {"aa", "aa"}, {"ab", "cd"}};
   std::string list = "[";
   int id = 256;
   for (const auto& [l, r] : merges) {
@@ -51,7 +51,8 @@ TokenizerRef small_tokenizer() {
   const std::string json =
       R"({"added_tokens":[{"id":300,"content":"<think>","special":false,"normalized":false}],"pre_tokenizer":{"type":"Sequence",)"
       R"("pretokenizers":[{"type":"Split","pattern":{"Regex":"\\p{N}{1,3}"},"behavior":"Isolated","invert":false},)"
-      "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+\"},\"behavior\":\"Isolated\",\"invert\":false},"
+      "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+\"},\"behavior\":"
+      "\"Isolated\",\"invert\":false},"
       R"({"type":"Split","pattern":{"Regex":"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},"behavior":"Isolated","invert":false},)"
       R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]},"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":)" +
       vocab + ",\"merges\":" + list + "}}";

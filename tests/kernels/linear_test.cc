@@ -1,5 +1,5 @@
-// The matrix products of every instruction set this processor has, on shapes around their tiles, panels and chunks: each
-// weight format with fp32 and bf16 rows, with and without quantised activations.
+// The matrix products of every instruction set this processor has, on shapes around their tiles, panels and chunks:
+// each weight format with fp32 and bf16 rows, with and without quantised activations.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -22,8 +22,8 @@ std::vector<cpu::Isa> isas() {
 
 template <WeightFormat kFormat>
 void linear_case(Run& run) {
-  // fp32 sums of up to 700 products in another order: 2^-24·sqrt(700) of the largest, with a margin; bf16 pair sums round
-  // once more each. Quantised activations are equal on both sides.
+  // fp32 sums of up to 700 products in another order: 2^-24·sqrt(700) of the largest, with a margin; bf16 pair sums
+  // round once more each. Quantised activations are equal on both sides.
   constexpr Bound kBound{3e-5F};
   const int64_t rows = run.rows();
   const int64_t cols = run.pick<int64_t>({32, 64, 96, 128, 160, 256, 288, 672});
@@ -31,14 +31,16 @@ void linear_case(Run& run) {
   const bool quantise = run.coin();
   const bool accumulate = run.coin();
   const Tensor x = run.input(rows, cols, run.dtype());
-  const Weight w = run.weight(kFormat, outputs, cols, Fill::kNormal, kFormat == WeightFormat::kFp8Block ? run.pick({32, 128}) : 32);
+  const Weight w =
+      run.weight(kFormat, outputs, cols, Fill::kNormal, kFormat == WeightFormat::kFp8Block ? run.pick({32, 128}) : 32);
   const Tensor old = run.input(rows, outputs, run.dtype());
   const Tensor y = run.output(rows, outputs, old.dtype);
   for (int64_t t = 0; t < rows; ++t) {
     run.memory().write(slice(y, t, t + 1).data, slice(old, t, t + 1).data, outputs * size_of(old.dtype));
   }
   for (const auto& [first, last] : run.chunks(rows)) {
-    run.ops().linear({slice(x, first, last), w, {false, quantise, 32}, accumulate, slice(y, first, last)}, run.stream());
+    run.ops().linear({slice(x, first, last), w, {false, quantise, 32}, accumulate, slice(y, first, last)},
+                     run.stream());
   }
   run.result("y", y, kBound);
 }
@@ -53,15 +55,19 @@ void grouped_case(Run& run) {
   const Tensor y = run.output(rows, groups * outputs, run.dtype());
   const bool quantise = run.coin();
   for (const auto& [first, last] : run.chunks(rows)) {
-    run.ops().grouped_linear({slice(x, first, last), w, static_cast<int32_t>(groups), {false, quantise, 32}, slice(y, first, last)},
-                             run.stream());
+    run.ops().grouped_linear(
+        {slice(x, first, last), w, static_cast<int32_t>(groups), {false, quantise, 32}, slice(y, first, last)},
+        run.stream());
   }
   run.result("y", y, Bound{3e-5F});
 }
 
-const Case kCases[] = {{"linear_f32", linear_case<WeightFormat::kF32>},          {"linear_bf16", linear_case<WeightFormat::kBf16>},
-                       {"linear_fp8_block", linear_case<WeightFormat::kFp8Block>}, {"linear_fp8_row", linear_case<WeightFormat::kFp8Row>},
-                       {"linear_fp4_row", linear_case<WeightFormat::kFp4Row>},   {"grouped_linear", grouped_case}};
+const Case kCases[] = {{"linear_f32", linear_case<WeightFormat::kF32>},
+                       {"linear_bf16", linear_case<WeightFormat::kBf16>},
+                       {"linear_fp8_block", linear_case<WeightFormat::kFp8Block>},
+                       {"linear_fp8_row", linear_case<WeightFormat::kFp8Row>},
+                       {"linear_fp4_row", linear_case<WeightFormat::kFp4Row>},
+                       {"grouped_linear", grouped_case}};
 
 TEST(Linear, AgreesWithTheReference) {
   ThreadPool pool(3);

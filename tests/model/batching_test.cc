@@ -1,5 +1,5 @@
-// Rows of several sequences in one call, roll-back of speculative rows, truncation and replay over chunks, and the limits: what
-// else happens in a call never changes a sequence's bits.
+// Rows of several sequences in one call, roll-back of speculative rows, truncation and replay over chunks, and the
+// limits: what else happens in a call never changes a sequence's bits.
 #include <gtest/gtest.h>
 
 #include <climits>
@@ -97,7 +97,8 @@ TEST_F(Batching, SequencesInOneCallDoNotSeeEachOther) {
     }
     if (chunks.empty()) break;
     Batch batch;
-    const auto built = build_batch(model_->config, model_->schedule, &*model_->engram, TruncationRule::kVl, 16, chunks, batch);
+    const auto built =
+        build_batch(model_->config, model_->schedule, &*model_->engram, TruncationRule::kVl, 16, chunks, batch);
     ASSERT_TRUE(built) << built.error().message;
     const std::vector<float> logits = to_floats(forward.run(batch, *cache).logits);
     size_t row = 0;
@@ -123,7 +124,8 @@ TEST_F(Batching, RolledBackRowsLeaveNoTrace) {
     // Rows of wrong proposals first, then the right ones from the same position on.
     const int32_t drafts = std::min(n - p, 1 + p % 6);
     std::vector<int32_t> wrong = text;
-    for (int32_t i = p + 1; i < p + drafts; ++i) wrong[static_cast<size_t>(i)] = (wrong[static_cast<size_t>(i)] + 17) % 250;
+    for (int32_t i = p + 1; i < p + drafts; ++i)
+      wrong[static_cast<size_t>(i)] = (wrong[static_cast<size_t>(i)] + 17) % 250;
     ASSERT_TRUE(run->feed(wrong, p, drafts));
     const int32_t accepted = std::min(n - p, 1 + p % 3);
     const auto logits = run->feed(text, p, accepted);

@@ -22,21 +22,25 @@ inline const VocabularyRef& byte_vocabulary() {
   static const VocabularyRef vocabulary = [] {
     std::vector<Vocabulary::Token> tokens(311);
     for (size_t b = 0; b < 256; ++b) tokens[b].bytes = std::string(1, static_cast<char>(static_cast<uint8_t>(b)));
-    const char* longer[] = {"\": ", "\",", "\"}", "{\"", "true", "false", "null", "abc", "ab", "12", "123", "\xf0\x9f", "\xe6\x97\xa5", "\n\n",
-                            "</", ", \"", "\":", "aa", "ba", "}}", "]]", "the ", " calls", "name"};
+    const char* longer[] = {"\": ", "\",", "\"}", "{\"",      "true",         "false", "null",   "abc",
+                            "ab",   "12",  "123", "\xf0\x9f", "\xe6\x97\xa5", "\n\n",  "</",     ", \"",
+                            "\":",  "aa",  "ba",  "}}",       "]]",           "the ",  " calls", "name"};
     size_t at = 256;
     for (const char* t : longer) tokens[at++].bytes = t;
     tokens[kEos] = {"<eos>", true};
     tokens[kThinkBegin] = {"<think>", true};
     tokens[kThinkEnd] = {"</think>", true};
-    tokens[kDsml] = {"\xef\xbd\x9c" "DSML\xef\xbd\x9c", true};
+    tokens[kDsml] = {
+        "\xef\xbd\x9c"
+        "DSML\xef\xbd\x9c",
+        true};
     return Vocabulary::create(std::move(tokens), {kEos, kThinkBegin, kThinkEnd, kDsml});
   }();
   return vocabulary;
 }
 
-inline Expected<CompiledRef> compile_spec(ConstraintKind kind, std::string_view payload, SpecOptions options = {}, bool reasoning = false,
-                                          const Limits& limits = {}) {
+inline Expected<CompiledRef> compile_spec(ConstraintKind kind, std::string_view payload, SpecOptions options = {},
+                                          bool reasoning = false, const Limits& limits = {}) {
   ConstraintSpec spec;
   spec.kind = kind;
   spec.payload = payload;
@@ -45,13 +49,16 @@ inline Expected<CompiledRef> compile_spec(ConstraintKind kind, std::string_view 
   return compile(byte_vocabulary(), spec, limits);
 }
 
-inline CompiledRef compiled(ConstraintKind kind, std::string_view payload, SpecOptions options = {}, bool reasoning = false) {
+inline CompiledRef compiled(ConstraintKind kind, std::string_view payload, SpecOptions options = {},
+                            bool reasoning = false) {
   auto c = compile_spec(kind, payload, std::move(options), reasoning);
   EXPECT_TRUE(c.has_value()) << payload << ": " << (c ? "" : c.error().text());
   return c ? *c : nullptr;
 }
 
-inline CompiledRef schema(std::string_view text) { return compiled(ConstraintKind::kJsonSchema, text); }
+inline CompiledRef schema(std::string_view text) {
+  return compiled(ConstraintKind::kJsonSchema, text);
+}
 
 // The whole text and then the end.
 inline bool takes(const CompiledRef& c, std::string_view text) {

@@ -9,7 +9,9 @@ using testing::code_of;
 using testing::compiled;
 using testing::takes;
 
-#define DSML "\xef\xbd\x9c" "DSML\xef\xbd\x9c"
+#define DSML     \
+  "\xef\xbd\x9c" \
+  "DSML\xef\xbd\x9c"
 
 TEST(Ebnf, RulesRecursionAndRepeats) {
   const auto c = compiled(ConstraintKind::kEbnf, R"g(
@@ -23,9 +25,12 @@ term ::= [0-9]{1,3} | "(" expr ")" | "\u00e9" |
 }
 
 TEST(Ebnf, ErrorsNameTheirPlace) {
-  for (const auto& [text, place] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"root ::= x", "line 1 column 10"}, {"root ::= \"a\"\nroot ::= \"b\"", "line 2 column 1"}, {"root ::= (\"a\"", "line 1 column 14"},
-           {"root ::= [a", "line 1 column 12"}, {"root ::= (= \"a\")", "line 1 column 10"}}) {
+  for (const auto& [text, place] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"root ::= x", "line 1 column 10"},
+                                                                  {"root ::= \"a\"\nroot ::= \"b\"", "line 2 column 1"},
+                                                                  {"root ::= (\"a\"", "line 1 column 14"},
+                                                                  {"root ::= [a", "line 1 column 12"},
+                                                                  {"root ::= (= \"a\")", "line 1 column 10"}}) {
     const auto c = testing::compile_spec(ConstraintKind::kEbnf, text);
     ASSERT_FALSE(c.has_value()) << text;
     EXPECT_EQ(c.error().code, "invalid_grammar") << text;
@@ -52,15 +57,21 @@ HEX: "0".."9" | /[a-f]/i
   EXPECT_EQ(code_of(ConstraintKind::kLark, "start: x{y}"), "invalid_grammar");
 }
 
-constexpr const char* kTools = R"([{"type":"function","function":{"name":"weather","strict":true,"parameters":{"type":"object",
+constexpr const char* kTools =
+    R"([{"type":"function","function":{"name":"weather","strict":true,"parameters":{"type":"object",
   "properties":{"city":{"type":"string","maxLength":5},"days":{"type":"integer"},"unit":{"anyOf":[{"enum":["c","f"]},{"type":"null"}]}},
   "required":["city","days"],"additionalProperties":false}}},
   {"type":"function","function":{"name":"loose","parameters":{"type":"object"}}}])";
 
-std::string call(const std::string& inside) { return "<" DSML " calls>\n" + inside + "</" DSML " calls>"; }
-std::string invoke(const std::string& name, const std::string& inside) { return "<" DSML " invoke name=\"" + name + "\">\n" + inside + "</" DSML " invoke>\n"; }
+std::string call(const std::string& inside) {
+  return "<" DSML " calls>\n" + inside + "</" DSML " calls>";
+}
+std::string invoke(const std::string& name, const std::string& inside) {
+  return "<" DSML " invoke name=\"" + name + "\">\n" + inside + "</" DSML " invoke>\n";
+}
 std::string param(const std::string& key, bool string, const std::string& value) {
-  return "<" DSML " parameter name=\"" + key + "\" string=\"" + (string ? "true" : "false") + "\">" + value + "</" DSML " parameter>\n";
+  return "<" DSML " parameter name=\"" + key + "\" string=\"" + (string ? "true" : "false") + "\">" + value +
+         "</" DSML " parameter>\n";
 }
 
 TEST(Tools, StrictParametersInAnyOrder) {
@@ -71,14 +82,18 @@ TEST(Tools, StrictParametersInAnyOrder) {
   const std::string days = param("days", false, "12");
   EXPECT_TRUE(takes(c, call(invoke("weather", city + days))));
   EXPECT_TRUE(takes(c, call(invoke("weather", days + city))));
-  EXPECT_TRUE(takes(c, call(invoke("weather", days + city) + invoke("weather", city + days + param("unit", true, "c")))));
+  EXPECT_TRUE(
+      takes(c, call(invoke("weather", days + city) + invoke("weather", city + days + param("unit", true, "c")))));
   EXPECT_TRUE(takes(c, call(invoke("weather", city + days + param("unit", false, "null")))));
   EXPECT_TRUE(takes(c, "\n\n" + call(invoke("loose", param("any", false, "[1, {}]") + param("t", true, "x < y")))));
   EXPECT_TRUE(takes(c, call(invoke("loose", ""))));
-  for (const std::string& bad : {invoke("weather", city), invoke("weather", city + days + days), invoke("weather", param("city", true, "too long") + days),
-                                 invoke("weather", city + param("days", true, "12")), invoke("weather", city + param("days", false, "\"x\"")),
-                                 invoke("weather", city + days + param("other", true, "x")), invoke("weather", city + days + param("unit", false, "\"c\"")),
-                                 invoke("weather", city + days + param("unit", true, "k")), invoke("unknown", ""), std::string()}) {
+  for (const std::string& bad :
+       {invoke("weather", city), invoke("weather", city + days + days),
+        invoke("weather", param("city", true, "too long") + days), invoke("weather", city + param("days", true, "12")),
+        invoke("weather", city + param("days", false, "\"x\"")),
+        invoke("weather", city + days + param("other", true, "x")),
+        invoke("weather", city + days + param("unit", false, "\"c\"")),
+        invoke("weather", city + days + param("unit", true, "k")), invoke("unknown", ""), std::string()}) {
     EXPECT_FALSE(takes(c, call(bad))) << bad;
   }
   EXPECT_FALSE(takes(c, "text"));
@@ -98,12 +113,14 @@ TEST(Tools, AutoNoneSingleAndNamed) {
   SpecOptions single;
   single.parallel_tool_calls = false;
   EXPECT_TRUE(takes(compiled(ConstraintKind::kToolCalls, kTools, single), good));
-  EXPECT_FALSE(takes(compiled(ConstraintKind::kToolCalls, kTools, single), call(invoke("loose", "") + invoke("loose", ""))));
+  EXPECT_FALSE(
+      takes(compiled(ConstraintKind::kToolCalls, kTools, single), call(invoke("loose", "") + invoke("loose", ""))));
   SpecOptions named;
   named.tool_choice = ToolChoice::kRequired;
   named.tool_name = "loose";
   EXPECT_TRUE(takes(compiled(ConstraintKind::kToolCalls, kTools, named), good));
-  EXPECT_FALSE(takes(compiled(ConstraintKind::kToolCalls, kTools, named), call(invoke("weather", param("city", true, "B") + param("days", false, "1")))));
+  EXPECT_FALSE(takes(compiled(ConstraintKind::kToolCalls, kTools, named),
+                     call(invoke("weather", param("city", true, "B") + param("days", false, "1")))));
 }
 
 TEST(Tools, OrdinaryTextNeverMakesATag) {
@@ -146,25 +163,40 @@ TEST(StructuralTag, Formats) {
     std::vector<const char*> yes;
     std::vector<const char*> no;
   };
-  for (const Case& c : std::initializer_list<Case>{
-           {R"({"type":"const_string","value":"ab"})", {"ab"}, {"a", "abc"}},
-           {R"({"type":"sequence","elements":[{"type":"const_string","value":"x"},{"type":"json_schema","json_schema":{"type":"integer"}}]})", {"x12"}, {"x", "12"}},
-           {R"({"type":"or","elements":[{"type":"regex","pattern":"a+"},{"type":"grammar","grammar":"root ::= \"b\""}]})", {"aa", "b"}, {"", "ab"}},
-           {R"({"type":"tag","begin":"<think>","content":{"type":"any_text"},"end":"</think>"})", {"<think>x</think>"}, {"x", "<think>x"}},
-           {R"({"type":"tag","begin":"[","content":{"type":"any_text"},"end":"]]"})", {"[a]]", "[a]b]]"}, {"[a]]b]]", "[a]"}},
-           {R"({"type":"repeat","content":{"type":"const_string","value":"a"},"min":2,"max":3})", {"aa", "aaa"}, {"a", "aaaa"}},
-           {R"({"type":"plus","content":{"type":"const_string","value":"a"}})", {"a", "aaaa"}, {"", "b"}},
-           {R"({"type":"optional","content":{"type":"const_string","value":"a"}})", {"", "a"}, {"aa"}},
-           {R"({"type":"tags_with_separator","separator":";","at_least_one":true,"tags":[{"begin":"<","content":{"type":"regex","pattern":"[0-9]"},"end":">"}]})",
-            {"<1>", "<1>;<2>"}, {"", "<1>;", "<1><2>"}},
-           {R"({"type":"triggered_tags","triggers":["<"],"stop_after_first":true,"at_least_one":true,"tags":[{"begin":"<t>","content":{"type":"regex","pattern":"[0-9]"},"end":"</t>"}]})",
-            {"x<t>1</t>"}, {"x", "<t>1</t>y", "<u>"}},
-           {R"({"type":"token","token":"<think>"})", {"<think>"}, {"x"}}}) {
-    const auto compiled_tag = compiled(ConstraintKind::kStructuralTag, std::string(R"({"type":"structural_tag","format":)") + c.format + "}");
+  for (
+      const Case& c : std::initializer_list<Case>{
+          {R"({"type":"const_string","value":"ab"})", {"ab"}, {"a", "abc"}},
+          {R"({"type":"sequence","elements":[{"type":"const_string","value":"x"},{"type":"json_schema","json_schema":{"type":"integer"}}]})",
+           {"x12"},
+           {"x", "12"}},
+          {R"({"type":"or","elements":[{"type":"regex","pattern":"a+"},{"type":"grammar","grammar":"root ::= \"b\""}]})",
+           {"aa", "b"},
+           {"", "ab"}},
+          {R"({"type":"tag","begin":"<think>","content":{"type":"any_text"},"end":"</think>"})",
+           {"<think>x</think>"},
+           {"x", "<think>x"}},
+          {R"({"type":"tag","begin":"[","content":{"type":"any_text"},"end":"]]"})",
+           {"[a]]", "[a]b]]"},
+           {"[a]]b]]", "[a]"}},
+          {R"({"type":"repeat","content":{"type":"const_string","value":"a"},"min":2,"max":3})",
+           {"aa", "aaa"},
+           {"a", "aaaa"}},
+          {R"({"type":"plus","content":{"type":"const_string","value":"a"}})", {"a", "aaaa"}, {"", "b"}},
+          {R"({"type":"optional","content":{"type":"const_string","value":"a"}})", {"", "a"}, {"aa"}},
+          {R"({"type":"tags_with_separator","separator":";","at_least_one":true,"tags":[{"begin":"<","content":{"type":"regex","pattern":"[0-9]"},"end":">"}]})",
+           {"<1>", "<1>;<2>"},
+           {"", "<1>;", "<1><2>"}},
+          {R"({"type":"triggered_tags","triggers":["<"],"stop_after_first":true,"at_least_one":true,"tags":[{"begin":"<t>","content":{"type":"regex","pattern":"[0-9]"},"end":"</t>"}]})",
+           {"x<t>1</t>"},
+           {"x", "<t>1</t>y", "<u>"}},
+          {R"({"type":"token","token":"<think>"})", {"<think>"}, {"x"}}}) {
+    const auto compiled_tag =
+        compiled(ConstraintKind::kStructuralTag, std::string(R"({"type":"structural_tag","format":)") + c.format + "}");
     for (const char* t : c.yes) EXPECT_TRUE(takes(compiled_tag, t)) << c.format << " must take " << t;
     for (const char* t : c.no) EXPECT_FALSE(takes(compiled_tag, t)) << c.format << " must refuse " << t;
   }
-  EXPECT_EQ(code_of(ConstraintKind::kStructuralTag, R"({"type":"structural_tag","format":{"type":"dispatch"}})"), "invalid_grammar");
+  EXPECT_EQ(code_of(ConstraintKind::kStructuralTag, R"({"type":"structural_tag","format":{"type":"dispatch"}})"),
+            "invalid_grammar");
 }
 
 }  // namespace

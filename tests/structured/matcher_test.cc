@@ -27,9 +27,12 @@ std::vector<uint32_t> brute_force(const Matcher& m) {
 
 TEST(Matcher, MasksEqualBruteForceOnRandomWalks) {
   std::mt19937 random(7);
-  for (const char* text : {"{}", R"({"type":"string","pattern":"^[a-z]+[0-9]?$","maxLength":6})", R"({"type":"array","items":{"enum":[12,123,"ab","abc"]},"uniqueItems":true})",
-                           R"({"type":"object","properties":{"ab":{"type":"integer"},"abc":{"type":"boolean"}},"additionalProperties":{"type":"null"}})",
-                           R"({"type":"number","minimum":-1,"maximum":12.5})"}) {
+  for (
+      const char* text :
+      {"{}", R"({"type":"string","pattern":"^[a-z]+[0-9]?$","maxLength":6})",
+       R"({"type":"array","items":{"enum":[12,123,"ab","abc"]},"uniqueItems":true})",
+       R"({"type":"object","properties":{"ab":{"type":"integer"},"abc":{"type":"boolean"}},"additionalProperties":{"type":"null"}})",
+       R"({"type":"number","minimum":-1,"maximum":12.5})"}) {
     const CompiledRef c = schema(text);
     ASSERT_NE(c, nullptr);
     for (int walk = 0; walk < 20; ++walk) {
@@ -45,7 +48,8 @@ TEST(Matcher, MasksEqualBruteForceOnRandomWalks) {
         }
         std::vector<TokenId> allowed;
         for (TokenId id = 0; id < byte_vocabulary()->size(); ++id) {
-          if (((row[static_cast<size_t>(id) / 32] >> (static_cast<uint32_t>(id) % 32)) & 1U) != 0) allowed.push_back(id);
+          if (((row[static_cast<size_t>(id) / 32] >> (static_cast<uint32_t>(id) % 32)) & 1U) != 0)
+            allowed.push_back(id);
         }
         ASSERT_FALSE(allowed.empty()) << text;
         const TokenId next = allowed[random() % allowed.size()];
@@ -57,7 +61,8 @@ TEST(Matcher, MasksEqualBruteForceOnRandomWalks) {
 }
 
 TEST(Matcher, RollbackCloneAndDrafts) {
-  const CompiledRef c = schema(R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"boolean"}},"required":["a","b"],"additionalProperties":false})");
+  const CompiledRef c = schema(
+      R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"boolean"}},"required":["a","b"],"additionalProperties":false})");
   Matcher m(c);
   const auto first = mask_of(m);
   const auto tokens = byte_vocabulary()->encode_greedy("{\"a\": 12, \"b\": true}", false);
@@ -83,7 +88,8 @@ TEST(Matcher, RollbackCloneAndDrafts) {
   Matcher other = m.clone();
   for (size_t i = 0; i <= n; ++i) {
     const auto words = static_cast<std::ptrdiff_t>(byte_vocabulary()->mask_words());
-    const std::vector<uint32_t> row(rows.begin() + static_cast<std::ptrdiff_t>(i) * words, rows.begin() + static_cast<std::ptrdiff_t>(i + 1) * words);
+    const std::vector<uint32_t> row(rows.begin() + static_cast<std::ptrdiff_t>(i) * words,
+                                    rows.begin() + static_cast<std::ptrdiff_t>(i + 1) * words);
     EXPECT_EQ(row, mask_of(other)) << i;
     if (i < n) {
       ASSERT_TRUE(other.accept(draft[i]));
@@ -95,7 +101,10 @@ TEST(Matcher, RollbackCloneAndDrafts) {
 TEST(Matcher, ForcedTextIsWhatAllContinuationsShare) {
   SpecOptions compact;
   compact.whitespace = Whitespace::kCompact;
-  Matcher m(testing::compiled(ConstraintKind::kJsonSchema, R"({"type":"object","properties":{"name":{"type":"integer"}},"required":["name"],"additionalProperties":false})", compact));
+  Matcher m(testing::compiled(
+      ConstraintKind::kJsonSchema,
+      R"({"type":"object","properties":{"name":{"type":"integer"}},"required":["name"],"additionalProperties":false})",
+      compact));
   EXPECT_EQ(m.forced_text(100), "{\"name\":");
   EXPECT_EQ(m.forced_text(3), "{\"n");
 }

@@ -1,7 +1,6 @@
-#include "structured/regex/pattern.h"
-
 #include <gtest/gtest.h>
 
+#include "structured/regex/pattern.h"
 #include "structured/schema/decimal.h"
 
 namespace di::structured {
@@ -28,26 +27,26 @@ class Patterns : public ::testing::Test {
 };
 
 TEST_F(Patterns, SearchMatchesAnywhere) {
-  for (const PatternCase& c : std::initializer_list<PatternCase>{
-           {"", {"", "zz"}, {}},
-           {"b", {"b", "abc"}, {"", "ac"}},
-           {"^red$|^green$", {"red", "green"}, {"blue", "reds", "redgreen"}},
-           {"^(foo$|bar)", {"foo", "bar", "barx"}, {"foox", "xfoo"}},
-           {"^\\S+$", {"[x]", "\xc3\xa9"}, {"a b", ""}},
-           {"^.$", {"x", "\xe6\x97\xa5", "\xf0\x9f\x8e\x88"}, {"", "\n", "xy"}},
-           {"^[^\\x00-\\x7f]$", {"\xc3\xa9"}, {"a"}},
-           {"^a{2,3}$", {"aa", "aaa"}, {"a", "aaaa"}},
-           {"^(?!foo)[a-z]+$", {"bar", "fo"}, {"foo", "food"}},
-           {"^(?=.*[0-9])[a-z0-9]{3}$", {"ab1", "1ab"}, {"abc", "ab12"}},
-           {"^((?!ab).)*$", {"ba", "", "bbb"}, {"ab", "xaby"}},
-           {"\\bcat\\b", {"cat", "a cat!", "cat."}, {"cats", "concat"}},
-           {"^\\p{Lu}\\p{Ll}+$", {"Abc", "\xc3\x89t\xc3\xa9"}, {"abc", "ABC"}},
-           {"^\\p{Script=Greek}+$", {"\xce\xb1\xce\xb2"}, {"ab"}},
-           {"x{,3}", {"x{,3}"}, {"xxx"}},
-           {"^[\\w-.]+$", {"a-b.c"}, {"a b"}},
-           {"(?<=a)b", {"ab", "xab"}, {"b", "cb"}},
-           {"(?i)^abc$", {"ABC", "aBc"}, {"abd"}},
-           {"^[[:digit:]]+$", {"12"}, {"a"}}}) {
+  for (const PatternCase& c :
+       std::initializer_list<PatternCase>{{"", {"", "zz"}, {}},
+                                          {"b", {"b", "abc"}, {"", "ac"}},
+                                          {"^red$|^green$", {"red", "green"}, {"blue", "reds", "redgreen"}},
+                                          {"^(foo$|bar)", {"foo", "bar", "barx"}, {"foox", "xfoo"}},
+                                          {"^\\S+$", {"[x]", "\xc3\xa9"}, {"a b", ""}},
+                                          {"^.$", {"x", "\xe6\x97\xa5", "\xf0\x9f\x8e\x88"}, {"", "\n", "xy"}},
+                                          {"^[^\\x00-\\x7f]$", {"\xc3\xa9"}, {"a"}},
+                                          {"^a{2,3}$", {"aa", "aaa"}, {"a", "aaaa"}},
+                                          {"^(?!foo)[a-z]+$", {"bar", "fo"}, {"foo", "food"}},
+                                          {"^(?=.*[0-9])[a-z0-9]{3}$", {"ab1", "1ab"}, {"abc", "ab12"}},
+                                          {"^((?!ab).)*$", {"ba", "", "bbb"}, {"ab", "xaby"}},
+                                          {"\\bcat\\b", {"cat", "a cat!", "cat."}, {"cats", "concat"}},
+                                          {"^\\p{Lu}\\p{Ll}+$", {"Abc", "\xc3\x89t\xc3\xa9"}, {"abc", "ABC"}},
+                                          {"^\\p{Script=Greek}+$", {"\xce\xb1\xce\xb2"}, {"ab"}},
+                                          {"x{,3}", {"x{,3}"}, {"xxx"}},
+                                          {"^[\\w-.]+$", {"a-b.c"}, {"a b"}},
+                                          {"(?<=a)b", {"ab", "xab"}, {"b", "cb"}},
+                                          {"(?i)^abc$", {"ABC", "aBc"}, {"abd"}},
+                                          {"^[[:digit:]]+$", {"12"}, {"a"}}}) {
     check(PatternUse::kSearch, c);
   }
 }
@@ -58,10 +57,17 @@ TEST_F(Patterns, WholeIsAnchored) {
 }
 
 TEST_F(Patterns, RefusesWhatItCannotKeep) {
-  for (const auto& [pattern, code] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"(a", "invalid_regex"}, {"a)", "invalid_regex"}, {"*a", "invalid_regex"}, {"[z-a]", "invalid_regex"}, {"a{3,2}", "invalid_regex"},
-           {"(a)\\1", "unsupported_regex_feature"}, {"(?>a)", "unsupported_regex_feature"}, {"a++", "unsupported_regex_feature"},
-           {"a{1,2000000}", "constraint_too_complex"}, {"\\p{Nonsense}", "invalid_regex"}}) {
+  for (const auto& [pattern, code] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"(a", "invalid_regex"},
+                                                                  {"a)", "invalid_regex"},
+                                                                  {"*a", "invalid_regex"},
+                                                                  {"[z-a]", "invalid_regex"},
+                                                                  {"a{3,2}", "invalid_regex"},
+                                                                  {"(a)\\1", "unsupported_regex_feature"},
+                                                                  {"(?>a)", "unsupported_regex_feature"},
+                                                                  {"a++", "unsupported_regex_feature"},
+                                                                  {"a{1,2000000}", "constraint_too_complex"},
+                                                                  {"\\p{Nonsense}", "invalid_regex"}}) {
     const auto node = compile_pattern(arena, pattern, PatternUse::kSearch);
     ASSERT_FALSE(node.has_value()) << pattern;
     EXPECT_EQ(node.error().code, code) << pattern;
@@ -81,7 +87,8 @@ TEST_F(Patterns, BooleanOperationsAgreeWithSets) {
 }
 
 TEST_F(Patterns, JsonStringsEscapeOnlyWhatMustBe) {
-  const NodeId text = arena.concat(arena.byte('"'), arena.json_string(*compile_pattern(arena, "^[\\n\"a\\x01]*$", PatternUse::kSearch)));
+  const NodeId text = arena.concat(arena.byte('"'),
+                                   arena.json_string(*compile_pattern(arena, "^[\\n\"a\\x01]*$", PatternUse::kSearch)));
   EXPECT_TRUE(arena.matches(text, "\"a\\n\\\"\\u0001\""));
   EXPECT_FALSE(arena.matches(text, "\"\\u000a\""));
   EXPECT_FALSE(arena.matches(text, "\"\n\""));
@@ -91,17 +98,20 @@ TEST_F(Patterns, JsonStringsEscapeOnlyWhatMustBe) {
 
 TEST_F(Patterns, NumberBoundsAreDecimal) {
   const auto at = [&](const char* low, bool low_open, const char* high, bool high_open) {
-    return arena.both(at_least(arena, {*Decimal::parse(low), low_open}), at_most(arena, {*Decimal::parse(high), high_open}));
+    return arena.both(at_least(arena, {*Decimal::parse(low), low_open}),
+                      at_most(arena, {*Decimal::parse(high), high_open}));
   };
   // Every number of a grid against comparison as integers of thousandths.
-  const std::vector<std::pair<const char*, int>> bounds{{"-1.5", -1500}, {"0", 0}, {"0.25", 250}, {"-0.001", -1}, {"7", 7000}, {"12.34", 12340}};
+  const std::vector<std::pair<const char*, int>> bounds{{"-1.5", -1500}, {"0", 0},    {"0.25", 250},
+                                                        {"-0.001", -1},  {"7", 7000}, {"12.34", 12340}};
   for (const auto& [low, l] : bounds) {
     for (const auto& [high, h] : bounds) {
       for (const bool open : {false, true}) {
         const NodeId set = at(low, open, high, open);
         for (int v = -2000; v <= 13000; v += 37) {
           const int a = v < 0 ? -v : v;
-          std::string text = (v < 0 ? "-" : "") + std::to_string(a / 1000) + "." + std::string(3 - std::to_string(a % 1000).size(), '0') + std::to_string(a % 1000);
+          std::string text = (v < 0 ? "-" : "") + std::to_string(a / 1000) + "." +
+                             std::string(3 - std::to_string(a % 1000).size(), '0') + std::to_string(a % 1000);
           const bool want = open ? v > l && v < h : v >= l && v <= h;
           EXPECT_EQ(arena.matches(set, text), want) << text << " in " << low << ".." << high << (open ? " open" : "");
         }

@@ -24,14 +24,17 @@ void check(std::initializer_list<SchemaCase> cases) {
 }
 
 TEST(Schema, TypesAndValues) {
-  check({{R"({"type":"integer"})", {"0", "-5", "123"}, {"-0", "01", "1.0", "1e2", "\"1\"", ""}},
-         {R"({"type":["string","null"]})", {"null", "\"x\"", "\"\\u00e9\\n\""}, {"1", "\"\n\"", "\"\\ud800\""}},
-         {R"({"enum":[1,"a",null,{"b":[true]}]})", {"1", "\"a\"", "null", "{\"b\": [true]}"}, {"2", "1.5", "{\"b\": []}"}},
-         {R"({"enum":[1,2,3],"minimum":2})", {"2", "3"}, {"1"}},
-         {R"({"const":"a\"b"})", {"\"a\\\"b\""}, {"\"a\\u0022b\"", "\"ab\""}},
-         {R"({"type":"number"})", {"1", "-0.5", "1e5", "2.50"}, {"+1", ".5", "1."}},
-         {R"({"type":"string","maxLength":1})", {"\"\"", "\"\xf0\x9f\x8e\x88\"", "\"\\n\""}, {"\"ab\"", "\"\xf0\x9f\""}},
-         {R"({"nullable":true,"type":"boolean"})", {"null", "true"}, {"0"}}});
+  check(
+      {{R"({"type":"integer"})", {"0", "-5", "123"}, {"-0", "01", "1.0", "1e2", "\"1\"", ""}},
+       {R"({"type":["string","null"]})", {"null", "\"x\"", "\"\\u00e9\\n\""}, {"1", "\"\n\"", "\"\\ud800\""}},
+       {R"({"enum":[1,"a",null,{"b":[true]}]})",
+        {"1", "\"a\"", "null", "{\"b\": [true]}"},
+        {"2", "1.5", "{\"b\": []}"}},
+       {R"({"enum":[1,2,3],"minimum":2})", {"2", "3"}, {"1"}},
+       {R"({"const":"a\"b"})", {"\"a\\\"b\""}, {"\"a\\u0022b\"", "\"ab\""}},
+       {R"({"type":"number"})", {"1", "-0.5", "1e5", "2.50"}, {"+1", ".5", "1."}},
+       {R"({"type":"string","maxLength":1})", {"\"\"", "\"\xf0\x9f\x8e\x88\"", "\"\\n\""}, {"\"ab\"", "\"\xf0\x9f\""}},
+       {R"({"nullable":true,"type":"boolean"})", {"null", "true"}, {"0"}}});
 }
 
 TEST(Schema, Numbers) {
@@ -43,53 +46,84 @@ TEST(Schema, Numbers) {
 }
 
 TEST(Schema, Arrays) {
-  check({{R"({"type":"array","items":{"type":"integer"},"minItems":1,"maxItems":3})", {"[1]", "[1, 2,3]"}, {"[]", "[1,2,3,4]", "[1,]", "[,1]"}},
-         {R"({"prefixItems":[{"type":"integer"},{"type":"string"}],"items":false,"minItems":2,"type":"array"})", {"[1, \"x\"]"}, {"[1]", "[1,\"x\",2]"}},
-         {R"({"type":"array","items":{"enum":[1,2,3]},"uniqueItems":true})", {"[]", "[3, 1]", "[1,2,3]"}, {"[2, 2]", "[1,2,3,1]", "[1,2,3,"}},
+  check({{R"({"type":"array","items":{"type":"integer"},"minItems":1,"maxItems":3})",
+          {"[1]", "[1, 2,3]"},
+          {"[]", "[1,2,3,4]", "[1,]", "[,1]"}},
+         {R"({"prefixItems":[{"type":"integer"},{"type":"string"}],"items":false,"minItems":2,"type":"array"})",
+          {"[1, \"x\"]"},
+          {"[1]", "[1,\"x\",2]"}},
+         {R"({"type":"array","items":{"enum":[1,2,3]},"uniqueItems":true})",
+          {"[]", "[3, 1]", "[1,2,3]"},
+          {"[2, 2]", "[1,2,3,1]", "[1,2,3,"}},
          {R"({"type":"array","items":{"type":"integer"}})", {"[]", "[1]"}, {"[1,]", "[,]", "[1 1]"}},
          {R"({"type":"array"})", {"[]", "[[], {}]"}, {"[1,]", "[[],]"}},
          {R"({"type":"array","items":{"enum":[1,2]},"uniqueItems":true})", {"[]", "[1]"}, {"[1,]"}},
-         {R"({"type":"array","contains":{"const":7},"items":{"type":"integer"}})", {"[7]", "[1, 7]"}, {"[]", "[1]", "[\"x\", 7]"}},
-         {R"({"type":"array","contains":{"const":7},"items":{"type":"integer"},"maxContains":1,"maxItems":2})", {"[7]", "[1,7]"}, {"[7,7]", "[1,2]"}}});
+         {R"({"type":"array","contains":{"const":7},"items":{"type":"integer"}})",
+          {"[7]", "[1, 7]"},
+          {"[]", "[1]", "[\"x\", 7]"}},
+         {R"({"type":"array","contains":{"const":7},"items":{"type":"integer"},"maxContains":1,"maxItems":2})",
+          {"[7]", "[1,7]"},
+          {"[7,7]", "[1,2]"}}});
 }
 
 TEST(Schema, Objects) {
-  check({{R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"boolean"}},"required":["b"],"additionalProperties":false})",
-          {"{\"b\": true}", "{\"a\": 1, \"b\": false}"},
-          {"{}", "{\"a\": 1}", "{\"b\": true, \"a\": 1}", "{\"b\": true,}", "{\"b\": true, \"c\": 1}", "{\"a\": 1 \"b\": true}"}},
-         {R"({"type":"object","properties":{"a":{"type":"integer"}},"additionalProperties":{"type":"string"}})",
-          {"{}", "{\"a\": 1, \"x\": \"y\"}", "{\"x\": \"y\"}"}, {"{\"x\": 1}", "{\"a\": \"s\"}", "{\"x\": \"y\", \"a\": 1}"}},
-         {R"({"type":"object","patternProperties":{"^x":{"type":"integer"},"y$":{"minimum":5}},"additionalProperties":false})",
-          {"{\"x\": 1}", "{\"xy\": 5}", "{\"ay\": 7}"}, {"{\"xy\": 4}", "{\"a\": 1}", "{\"x\": \"s\"}"}},
-         {R"({"type":"object","propertyNames":{"maxLength":2},"minProperties":1,"maxProperties":2})",
-          {"{\"ab\": 1}", "{\"a\": 1, \"b\": 2}"}, {"{}", "{\"abc\": 1}", "{\"a\": 1, \"b\": 2, \"c\": 3}"}},
-         {R"({"type":"object"})", {"{}", "{\"a\": 1}"}, {"{\"a\": 1,}", "{,}"}},
-         {R"({"type":"object","required":["q","p"]})", {"{\"p\": 1, \"q\": 2}", "{\"q\": 1, \"z\": 3, \"p\": 2}"}, {"{\"p\": 1}", "{\"p\": 1, \"p\": 2}"}},
-         {R"({"type":"object","properties":{"a":{},"b":{},"c":{}},"additionalProperties":false,"minProperties":2})",
-          {"{\"a\": 1, \"c\": 2}", "{\"b\": 1, \"c\": 2}"}, {"{\"c\": 1}", "{\"a\": 1}"}},
-         {R"({"type":"object","dependentRequired":{"a":["b"]},"properties":{"a":{},"b":{}},"additionalProperties":false})",
-          {"{}", "{\"b\": 1}", "{\"a\": 1, \"b\": 2}"}, {"{\"a\": 1}"}}});
+  check(
+      {{R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"boolean"}},"required":["b"],"additionalProperties":false})",
+        {"{\"b\": true}", "{\"a\": 1, \"b\": false}"},
+        {"{}", "{\"a\": 1}", "{\"b\": true, \"a\": 1}", "{\"b\": true,}", "{\"b\": true, \"c\": 1}",
+         "{\"a\": 1 \"b\": true}"}},
+       {R"({"type":"object","properties":{"a":{"type":"integer"}},"additionalProperties":{"type":"string"}})",
+        {"{}", "{\"a\": 1, \"x\": \"y\"}", "{\"x\": \"y\"}"},
+        {"{\"x\": 1}", "{\"a\": \"s\"}", "{\"x\": \"y\", \"a\": 1}"}},
+       {R"({"type":"object","patternProperties":{"^x":{"type":"integer"},"y$":{"minimum":5}},"additionalProperties":false})",
+        {"{\"x\": 1}", "{\"xy\": 5}", "{\"ay\": 7}"},
+        {"{\"xy\": 4}", "{\"a\": 1}", "{\"x\": \"s\"}"}},
+       {R"({"type":"object","propertyNames":{"maxLength":2},"minProperties":1,"maxProperties":2})",
+        {"{\"ab\": 1}", "{\"a\": 1, \"b\": 2}"},
+        {"{}", "{\"abc\": 1}", "{\"a\": 1, \"b\": 2, \"c\": 3}"}},
+       {R"({"type":"object"})", {"{}", "{\"a\": 1}"}, {"{\"a\": 1,}", "{,}"}},
+       {R"({"type":"object","required":["q","p"]})",
+        {"{\"p\": 1, \"q\": 2}", "{\"q\": 1, \"z\": 3, \"p\": 2}"},
+        {"{\"p\": 1}", "{\"p\": 1, \"p\": 2}"}},
+       {R"({"type":"object","properties":{"a":{},"b":{},"c":{}},"additionalProperties":false,"minProperties":2})",
+        {"{\"a\": 1, \"c\": 2}", "{\"b\": 1, \"c\": 2}"},
+        {"{\"c\": 1}", "{\"a\": 1}"}},
+       {R"({"type":"object","dependentRequired":{"a":["b"]},"properties":{"a":{},"b":{}},"additionalProperties":false})",
+        {"{}", "{\"b\": 1}", "{\"a\": 1, \"b\": 2}"},
+        {"{\"a\": 1}"}}});
 }
 
 TEST(Schema, Combinations) {
-  check({{R"({"allOf":[{"type":"integer","minimum":3},{"maximum":5}]})", {"4"}, {"2", "6"}},
-         {R"({"oneOf":[{"type":"integer"},{"type":"number","minimum":10}]})", {"3", "10.5"}, {"12", "12.0"}},
-         {R"({"oneOf":[{"required":["a"]},{"required":["b"]}],"type":"object"})", {"{\"a\": 1}", "{\"b\": 1}"}, {"{}", "{\"a\": 1, \"b\": 1}"}},
-         {R"({"not":{"const":5},"type":"number"})", {"4", "5.5"}, {"5", "5.0"}},
-         {R"({"not":{"required":["a"]},"type":"object"})", {"{}", "{\"b\": 1}"}, {"{\"a\": 1}"}},
-         {R"({"if":{"properties":{"k":{"const":1}},"required":["k"]},"then":{"required":["v"]},"type":"object","properties":{"k":{},"v":{}}})",
-          {"{\"k\": 2}", "{\"k\": 1, \"v\": 0}", "{}"}, {"{\"k\": 1}"}},
-         {R"({"$ref":"#/$defs/a~1b","$defs":{"a/b":{"type":"integer"}},"minimum":5})", {"5"}, {"4"}},
-         {R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}},"required":["next"],"additionalProperties":false}}})",
-          {"{\"next\": {\"next\": null}}"}, {"{\"next\": {}}"}}});
+  check(
+      {{R"({"allOf":[{"type":"integer","minimum":3},{"maximum":5}]})", {"4"}, {"2", "6"}},
+       {R"({"oneOf":[{"type":"integer"},{"type":"number","minimum":10}]})", {"3", "10.5"}, {"12", "12.0"}},
+       {R"({"oneOf":[{"required":["a"]},{"required":["b"]}],"type":"object"})",
+        {"{\"a\": 1}", "{\"b\": 1}"},
+        {"{}", "{\"a\": 1, \"b\": 1}"}},
+       {R"({"not":{"const":5},"type":"number"})", {"4", "5.5"}, {"5", "5.0"}},
+       {R"({"not":{"required":["a"]},"type":"object"})", {"{}", "{\"b\": 1}"}, {"{\"a\": 1}"}},
+       {R"({"if":{"properties":{"k":{"const":1}},"required":["k"]},"then":{"required":["v"]},"type":"object","properties":{"k":{},"v":{}}})",
+        {"{\"k\": 2}", "{\"k\": 1, \"v\": 0}", "{}"},
+        {"{\"k\": 1}"}},
+       {R"({"$ref":"#/$defs/a~1b","$defs":{"a/b":{"type":"integer"}},"minimum":5})", {"5"}, {"4"}},
+       {R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}},"required":["next"],"additionalProperties":false}}})",
+        {"{\"next\": {\"next\": null}}"},
+        {"{\"next\": {}}"}}});
 }
 
 TEST(Schema, FormatsAreEnforced) {
-  check({{R"({"type":"string","format":"date"})", {"\"2024-02-29\"", "\"2000-02-29\""}, {"\"2023-02-29\"", "\"1900-02-29\"", "\"2024-04-31\""}},
-         {R"({"type":"string","format":"date-time"})", {"\"2024-01-02T03:04:05Z\"", "\"1998-12-31T23:59:60Z\""}, {"\"2024-01-02T03:04:05\"", "\"2024-01-02T24:00:00Z\""}},
-         {R"({"type":"string","format":"ipv6"})", {"\"::1\"", "\"1:2:3:4:5:6:7:8\"", "\"::ffff:1.2.3.4\""}, {"\"1::2::3\"", "\"12345::\"", "\"1:2:3:4:5:6:7\""}},
-         {R"({"type":"string","format":"email","maxLength":10})", {"\"a@b.co\""}, {"\"abcdefgh@example.org\"", "\"a@\""}},
-         {R"({"type":"string","format":"hostname"})", {"\"a-b.example\""}, {"\"-a\"", "\"ab--c\"", "\"xn--x\""}}});
+  check(
+      {{R"({"type":"string","format":"date"})",
+        {"\"2024-02-29\"", "\"2000-02-29\""},
+        {"\"2023-02-29\"", "\"1900-02-29\"", "\"2024-04-31\""}},
+       {R"({"type":"string","format":"date-time"})",
+        {"\"2024-01-02T03:04:05Z\"", "\"1998-12-31T23:59:60Z\""},
+        {"\"2024-01-02T03:04:05\"", "\"2024-01-02T24:00:00Z\""}},
+       {R"({"type":"string","format":"ipv6"})",
+        {"\"::1\"", "\"1:2:3:4:5:6:7:8\"", "\"::ffff:1.2.3.4\""},
+        {"\"1::2::3\"", "\"12345::\"", "\"1:2:3:4:5:6:7\""}},
+       {R"({"type":"string","format":"email","maxLength":10})", {"\"a@b.co\""}, {"\"abcdefgh@example.org\"", "\"a@\""}},
+       {R"({"type":"string","format":"hostname"})", {"\"a-b.example\""}, {"\"-a\"", "\"ab--c\"", "\"xn--x\""}}});
 }
 
 TEST(Schema, RefusesWithCodeAndPlace) {
@@ -105,7 +139,8 @@ TEST(Schema, RefusesWithCodeAndPlace) {
            {"{", "invalid_json_schema"}}) {
     EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, text), code) << text;
   }
-  const auto e = testing::compile_spec(ConstraintKind::kJsonSchema, R"({"properties":{"a":{"items":{"minLength":"x"}}}})");
+  const auto e =
+      testing::compile_spec(ConstraintKind::kJsonSchema, R"({"properties":{"a":{"items":{"minLength":"x"}}}})");
   ASSERT_FALSE(e.has_value());
   EXPECT_EQ(e.error().pointer, "/properties/a/items");
   EXPECT_EQ(e.error().keyword, "minLength");
@@ -114,8 +149,10 @@ TEST(Schema, RefusesWithCodeAndPlace) {
 TEST(Schema, AnyOrderKeepsRequiredAndUnique) {
   SpecOptions options;
   options.property_order = PropertyOrder::kAny;
-  const auto c = testing::compiled(ConstraintKind::kJsonSchema,
-                                   R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"required":["a","b"],"additionalProperties":false})", options);
+  const auto c = testing::compiled(
+      ConstraintKind::kJsonSchema,
+      R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"required":["a","b"],"additionalProperties":false})",
+      options);
   EXPECT_TRUE(takes(c, "{\"b\": 1, \"a\": 2}"));
   EXPECT_TRUE(takes(c, "{\"a\": 1, \"b\": 2}"));
   EXPECT_FALSE(takes(c, "{\"b\": 1}"));
@@ -151,10 +188,12 @@ TEST(Limits, EachOneRefuses) {
   EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, R"({"enum":[1,2,3]})", few), "constraint_too_complex");
   Limits narrow;
   narrow.max_properties = 1;
-  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, R"({"properties":{"a":{},"b":{}}})", narrow), "constraint_too_complex");
+  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, R"({"properties":{"a":{},"b":{}}})", narrow),
+            "constraint_too_complex");
   Limits poor;
   poor.max_nodes = 100;
-  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, R"({"type":"string","format":"uri"})", poor), "constraint_too_complex");
+  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, R"({"type":"string","format":"uri"})", poor),
+            "constraint_too_complex");
   Limits choices;
   choices.max_choices = 1;
   EXPECT_EQ(code_of(ConstraintKind::kChoice, R"(["a","b"])", choices), "constraint_too_large");

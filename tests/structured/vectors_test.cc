@@ -10,7 +10,9 @@
 namespace di::structured {
 namespace {
 
-std::string vectors() { return DI_TEST_VECTORS; }
+std::string vectors() {
+  return DI_TEST_VECTORS;
+}
 
 const VocabularyRef& deepseek_vocabulary() {
   static const VocabularyRef vocabulary = [] {
@@ -47,7 +49,8 @@ Totals sum(const std::vector<CaseOutcome>& outcomes) {
 class Vectors : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(vectors() + "/structured")) GTEST_SKIP() << "no reference vectors at " << vectors() << "/structured";
+    if (!std::filesystem::exists(vectors() + "/structured"))
+      GTEST_SKIP() << "no reference vectors at " << vectors() << "/structured";
   }
   static std::vector<CaseOutcome> run(const char* file, bool masks) {
     return run_structured_file(vectors() + "/structured/" + file, deepseek_vocabulary(), {masks});
@@ -60,15 +63,22 @@ class Vectors : public ::testing::Test {
   }
 };
 
-TEST_F(Vectors, Bugs) { all_pass("bugs.jsonl"); }
-TEST_F(Vectors, Scenarios) { all_pass("scenarios.jsonl"); }
-TEST_F(Vectors, Hostile) { all_pass("hostile.jsonl"); }
+TEST_F(Vectors, Bugs) {
+  all_pass("bugs.jsonl");
+}
+TEST_F(Vectors, Scenarios) {
+  all_pass("scenarios.jsonl");
+}
+TEST_F(Vectors, Hostile) {
+  all_pass("hostile.jsonl");
+}
 
 TEST_F(Vectors, RealSchemas) {
   const auto outcomes = run("real.jsonl", false);
   const Totals t = sum(outcomes);
-  std::printf("real: %d of %d compiled, tier 1 %d of %d; valid accepted %d (%d in the schema's order) of %d\n", t.compiled, t.cases, t.tier1_compiled,
-              t.tier1, t.valid_accepted, t.valid_in_order, t.valid_accepted + t.valid_refused);
+  std::printf("real: %d of %d compiled, tier 1 %d of %d; valid accepted %d (%d in the schema's order) of %d\n",
+              t.compiled, t.cases, t.tier1_compiled, t.tier1, t.valid_accepted, t.valid_in_order,
+              t.valid_accepted + t.valid_refused);
   EXPECT_GE(t.compiled * 10, t.cases * 9);
   EXPECT_EQ(t.tier1_compiled, t.tier1);
   EXPECT_EQ(t.invalid_accepted, 0);

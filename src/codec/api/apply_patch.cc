@@ -1,5 +1,5 @@
-// The function tool that stands for the custom tool apply_patch of the Responses API: its description and parameters are fixed
-// (recipe.md §3.2); V4's description has one line break less.
+// The function tool that stands for the custom tool apply_patch of the Responses API: its description and parameters
+// are fixed (recipe.md §3.2); V4's description has one line break less.
 #include "codec/api/responses_request.h"
 
 namespace di::codec::api::responses {

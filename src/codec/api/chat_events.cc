@@ -31,10 +31,14 @@ void append_logprobs(std::string& out, const LogprobList& list) {
 
 std::string_view chat_finish_reason(EndKind end) {
   switch (end) {
-    case EndKind::kLength: return "length";
-    case EndKind::kContentFilter: return "content_filter";
-    case EndKind::kToolCalls: return "tool_calls";
-    default: return "stop";
+    case EndKind::kLength:
+      return "length";
+    case EndKind::kContentFilter:
+      return "content_filter";
+    case EndKind::kToolCalls:
+      return "tool_calls";
+    default:
+      return "stop";
   }
 }
 
@@ -115,7 +119,8 @@ class ChatWriter final : public EventWriter {
   }
 
   std::string choice() const override {
-    std::string out = fmt::format("{{\"index\":{},\"message\":{{\"role\":\"assistant\",\"content\":", state_.info.choice_index);
+    std::string out =
+        fmt::format("{{\"index\":{},\"message\":{{\"role\":\"assistant\",\"content\":", state_.info.choice_index);
     append_json_string(out, content_);
     if (state_.starts_in_reasoning() || !reasoning_.empty()) {
       out += ",\"reasoning_content\":";
@@ -205,7 +210,9 @@ class ChatWriter final : public EventWriter {
 
 }  // namespace
 
-std::unique_ptr<EventWriter> make_chat_writer(const ResponseState& state) { return std::make_unique<ChatWriter>(state); }
+std::unique_ptr<EventWriter> make_chat_writer(const ResponseState& state) {
+  return std::make_unique<ChatWriter>(state);
+}
 
 }  // namespace di::codec::api
 
@@ -220,7 +227,11 @@ std::string chat_usage_json(const Usage& usage) {
   w.key("total_tokens").value(prompt + usage.completion_tokens);
   w.key("prompt_tokens_details").begin_object().key("cached_tokens").value(hit).end_object();
   if (usage.reasoning_tokens) {
-    w.key("completion_tokens_details").begin_object().key("reasoning_tokens").value(*usage.reasoning_tokens).end_object();
+    w.key("completion_tokens_details")
+        .begin_object()
+        .key("reasoning_tokens")
+        .value(*usage.reasoning_tokens)
+        .end_object();
   }
   w.key("prompt_cache_hit_tokens").value(hit);
   w.key("prompt_cache_miss_tokens").value(prompt > hit ? prompt - hit : 0U).end_object();

@@ -1,6 +1,6 @@
 // Whether a value is a JSON Schema: its meta-schema's rules, then what compiling it would refuse (regular expressions,
-// references). The order of checks and the texts are those of the jsonschema crate for draft 2020-12; older drafts differ in
-// the keywords marked below.
+// references). The order of checks and the texts are those of the jsonschema crate for draft 2020-12; older drafts
+// differ in the keywords marked below.
 #include <array>
 #include <unordered_set>
 
@@ -17,7 +17,7 @@ enum class Draft : uint8_t { kDraft4, kDraft6, kDraft7, kDraft2019, kDraft2020 }
 
 enum class Form : uint8_t {
   kText,
-  kTextPattern,   // $id, $anchor
+  kTextPattern,  // $id, $anchor
   kBool,
   kNumber,
   kPositive,
@@ -42,26 +42,65 @@ struct Keyword {
 
 // In the order in which the meta-schema's vocabularies list them.
 constexpr Keyword kKeywords[] = {
-    {"$id", Form::kTextPattern},       {"$schema", Form::kText},          {"$ref", Form::kText},
-    {"$anchor", Form::kTextPattern},   {"$dynamicRef", Form::kText},      {"$dynamicAnchor", Form::kTextPattern},
-    {"$vocabulary", Form::kBoolMap},   {"$comment", Form::kText},         {"$defs", Form::kSchemas},
-    {"prefixItems", Form::kSchemaList}, {"items", Form::kSchema},         {"contains", Form::kSchema},
-    {"additionalProperties", Form::kSchema}, {"properties", Form::kSchemas}, {"patternProperties", Form::kSchemas},
-    {"dependentSchemas", Form::kSchemas}, {"propertyNames", Form::kSchema}, {"if", Form::kSchema},
-    {"then", Form::kSchema},           {"else", Form::kSchema},           {"allOf", Form::kSchemaList},
-    {"anyOf", Form::kSchemaList},      {"oneOf", Form::kSchemaList},      {"not", Form::kSchema},
-    {"unevaluatedItems", Form::kSchema}, {"unevaluatedProperties", Form::kSchema}, {"type", Form::kType},
-    {"enum", Form::kList},             {"multipleOf", Form::kPositive},   {"maximum", Form::kNumber},
-    {"exclusiveMaximum", Form::kNumber}, {"minimum", Form::kNumber},      {"exclusiveMinimum", Form::kNumber},
-    {"maxLength", Form::kCount},       {"minLength", Form::kCount},       {"pattern", Form::kText},
-    {"maxItems", Form::kCount},        {"minItems", Form::kCount},        {"uniqueItems", Form::kBool},
-    {"maxContains", Form::kCount},     {"minContains", Form::kCount},     {"maxProperties", Form::kCount},
-    {"minProperties", Form::kCount},   {"required", Form::kTexts},        {"dependentRequired", Form::kTextsMap},
-    {"title", Form::kText},            {"description", Form::kText},      {"deprecated", Form::kBool},
-    {"readOnly", Form::kBool},         {"writeOnly", Form::kBool},        {"examples", Form::kList},
-    {"format", Form::kText},           {"contentEncoding", Form::kText},  {"contentMediaType", Form::kText},
-    {"contentSchema", Form::kSchema},  {"definitions", Form::kSchemas},   {"dependencies", Form::kDependencies},
-    {"$recursiveAnchor", Form::kTextPattern}, {"$recursiveRef", Form::kText},
+    {"$id", Form::kTextPattern},
+    {"$schema", Form::kText},
+    {"$ref", Form::kText},
+    {"$anchor", Form::kTextPattern},
+    {"$dynamicRef", Form::kText},
+    {"$dynamicAnchor", Form::kTextPattern},
+    {"$vocabulary", Form::kBoolMap},
+    {"$comment", Form::kText},
+    {"$defs", Form::kSchemas},
+    {"prefixItems", Form::kSchemaList},
+    {"items", Form::kSchema},
+    {"contains", Form::kSchema},
+    {"additionalProperties", Form::kSchema},
+    {"properties", Form::kSchemas},
+    {"patternProperties", Form::kSchemas},
+    {"dependentSchemas", Form::kSchemas},
+    {"propertyNames", Form::kSchema},
+    {"if", Form::kSchema},
+    {"then", Form::kSchema},
+    {"else", Form::kSchema},
+    {"allOf", Form::kSchemaList},
+    {"anyOf", Form::kSchemaList},
+    {"oneOf", Form::kSchemaList},
+    {"not", Form::kSchema},
+    {"unevaluatedItems", Form::kSchema},
+    {"unevaluatedProperties", Form::kSchema},
+    {"type", Form::kType},
+    {"enum", Form::kList},
+    {"multipleOf", Form::kPositive},
+    {"maximum", Form::kNumber},
+    {"exclusiveMaximum", Form::kNumber},
+    {"minimum", Form::kNumber},
+    {"exclusiveMinimum", Form::kNumber},
+    {"maxLength", Form::kCount},
+    {"minLength", Form::kCount},
+    {"pattern", Form::kText},
+    {"maxItems", Form::kCount},
+    {"minItems", Form::kCount},
+    {"uniqueItems", Form::kBool},
+    {"maxContains", Form::kCount},
+    {"minContains", Form::kCount},
+    {"maxProperties", Form::kCount},
+    {"minProperties", Form::kCount},
+    {"required", Form::kTexts},
+    {"dependentRequired", Form::kTextsMap},
+    {"title", Form::kText},
+    {"description", Form::kText},
+    {"deprecated", Form::kBool},
+    {"readOnly", Form::kBool},
+    {"writeOnly", Form::kBool},
+    {"examples", Form::kList},
+    {"format", Form::kText},
+    {"contentEncoding", Form::kText},
+    {"contentMediaType", Form::kText},
+    {"contentSchema", Form::kSchema},
+    {"definitions", Form::kSchemas},
+    {"dependencies", Form::kDependencies},
+    {"$recursiveAnchor", Form::kTextPattern},
+    {"$recursiveRef", Form::kText},
 };
 
 std::unexpected<std::string> wrong(const Json& value, std::string_view what) {
@@ -93,21 +132,26 @@ class Checker {
     for (size_t i = 0; i < kDrafts.size(); ++i) {
       if (text == kDrafts[i]) return draft_ = static_cast<Draft>(i), Check();
     }
-    return std::unexpected(fmt::format(
-        "Unknown meta-schema: '{}'. Custom meta-schemas must be registered in the registry before use", uri->as_string()));
+    return std::unexpected(
+        fmt::format("Unknown meta-schema: '{}'. Custom meta-schemas must be registered in the registry before use",
+                    uri->as_string()));
   }
 
   Check schema(const Json& v) {
     if (v.is_bool() && draft_ != Draft::kDraft4) return {};
-    if (!v.is_object()) return wrong(v, draft_ == Draft::kDraft4 ? "is not of type \"object\"" : "is not of types \"boolean\", \"object\"");
+    if (!v.is_object())
+      return wrong(v,
+                   draft_ == Draft::kDraft4 ? "is not of type \"object\"" : "is not of types \"boolean\", \"object\"");
     for (const Keyword& keyword : kKeywords) {
       const Json* value = v.find(keyword.name);
       if (value == nullptr || !known(keyword.name)) continue;
       DI_TRY(check(keyword, *value));
     }
     if (draft_ == Draft::kDraft4) {
-      if (v.find("exclusiveMaximum") != nullptr && v.find("maximum") == nullptr) return std::unexpected("\"maximum\" is a required property");
-      if (v.find("exclusiveMinimum") != nullptr && v.find("minimum") == nullptr) return std::unexpected("\"minimum\" is a required property");
+      if (v.find("exclusiveMaximum") != nullptr && v.find("maximum") == nullptr)
+        return std::unexpected("\"maximum\" is a required property");
+      if (v.find("exclusiveMinimum") != nullptr && v.find("minimum") == nullptr)
+        return std::unexpected("\"minimum\" is a required property");
     }
     return {};
   }
@@ -115,17 +159,19 @@ class Checker {
   // Keywords that an older draft's meta-schema does not know are not checked.
   bool known(std::string_view name) const {
     if (draft_ >= Draft::kDraft2019) return true;
-    for (const std::string_view later : {"$anchor", "$dynamicRef", "$dynamicAnchor", "$vocabulary", "$defs", "prefixItems",
-                                         "dependentSchemas", "unevaluatedItems", "unevaluatedProperties", "maxContains",
-                                         "minContains", "dependentRequired", "deprecated", "contentSchema",
-                                         "$recursiveAnchor", "$recursiveRef"}) {
+    for (const std::string_view later :
+         {"$anchor", "$dynamicRef", "$dynamicAnchor", "$vocabulary", "$defs", "prefixItems", "dependentSchemas",
+          "unevaluatedItems", "unevaluatedProperties", "maxContains", "minContains", "dependentRequired", "deprecated",
+          "contentSchema", "$recursiveAnchor", "$recursiveRef"}) {
       if (name == later) return false;
     }
     if (draft_ == Draft::kDraft7) return true;
-    for (const std::string_view later : {"$comment", "if", "then", "else", "readOnly", "writeOnly", "contentEncoding", "contentMediaType"}) {
+    for (const std::string_view later :
+         {"$comment", "if", "then", "else", "readOnly", "writeOnly", "contentEncoding", "contentMediaType"}) {
       if (name == later) return false;
     }
-    return draft_ == Draft::kDraft6 || (name != "contains" && name != "propertyNames" && name != "examples" && name != "$id");
+    return draft_ == Draft::kDraft6 ||
+           (name != "contains" && name != "propertyNames" && name != "examples" && name != "$id");
   }
 
   Check check(const Keyword& keyword, const Json& v) {
@@ -136,27 +182,38 @@ class Checker {
       if (keyword.name == "additionalProperties") form = Form::kSchemaOrBool;
     }
     switch (form) {
-      case Form::kText: return v.is_string() ? Check() : wrong(v, "is not of type \"string\"");
-      case Form::kTextPattern: return identifier(keyword.name, v);
-      case Form::kBool: return v.is_bool() ? Check() : wrong(v, "is not of type \"boolean\"");
-      case Form::kNumber: return v.is_number() ? Check() : wrong(v, "is not of type \"number\"");
+      case Form::kText:
+        return v.is_string() ? Check() : wrong(v, "is not of type \"string\"");
+      case Form::kTextPattern:
+        return identifier(keyword.name, v);
+      case Form::kBool:
+        return v.is_bool() ? Check() : wrong(v, "is not of type \"boolean\"");
+      case Form::kNumber:
+        return v.is_number() ? Check() : wrong(v, "is not of type \"number\"");
       case Form::kPositive:
         if (!v.is_number()) return wrong(v, "is not of type \"number\"");
         return *v.to_double() > 0 ? Check() : wrong(v, "is less than or equal to the minimum of 0");
-      case Form::kCount: return count(v);
-      case Form::kList: return v.is_array() ? Check() : wrong(v, "is not of type \"array\"");
-      case Form::kSchema: return schema(v);
-      case Form::kSchemaOrBool: return v.is_bool() ? Check() : schema(v);
+      case Form::kCount:
+        return count(v);
+      case Form::kList:
+        return v.is_array() ? Check() : wrong(v, "is not of type \"array\"");
+      case Form::kSchema:
+        return schema(v);
+      case Form::kSchemaOrBool:
+        return v.is_bool() ? Check() : schema(v);
       case Form::kSchemaOrList:
         if (schema(v) || (v.is_array() && schema_list(v))) return {};
         return wrong(v, "is not valid under any of the schemas listed in the 'anyOf' keyword");
       case Form::kSchemas:
         return members(v, [&](const Json& item) { return schema(item); });
-      case Form::kSchemaList: return schema_list(v);
-      case Form::kTexts: return texts(v);
+      case Form::kSchemaList:
+        return schema_list(v);
+      case Form::kTexts:
+        return texts(v);
       case Form::kTextsMap:
         return members(v, [&](const Json& item) { return texts(item); });
-      case Form::kType: return type(v);
+      case Form::kType:
+        return type(v);
       case Form::kDependencies:
         return members(v, [&](const Json& item) -> Check {
           if (schema(item) || texts(item)) return {};
@@ -219,7 +276,8 @@ class Checker {
   }
 
   static Check type(const Json& v) {
-    constexpr std::array<std::string_view, 7> kTypes = {"array", "boolean", "integer", "null", "number", "object", "string"};
+    constexpr std::array<std::string_view, 7> kTypes = {"array",  "boolean", "integer", "null",
+                                                        "number", "object",  "string"};
     const auto simple = [&](const Json& item) {
       if (!item.is_string()) return false;
       for (const std::string_view name : kTypes) {
@@ -258,7 +316,8 @@ class Checker {
         for (const JsonMember& item : value.as_object()) DI_TRY(compile(item.value));
       } else if (key == "items" || key == "contains" || key == "additionalProperties" || key == "propertyNames" ||
                  key == "if" || key == "then" || key == "else" || key == "not" || key == "unevaluatedItems" ||
-                 key == "unevaluatedProperties" || key == "prefixItems" || key == "allOf" || key == "anyOf" || key == "oneOf") {
+                 key == "unevaluatedProperties" || key == "prefixItems" || key == "allOf" || key == "anyOf" ||
+                 key == "oneOf") {
         DI_TRY(compile_value(value));
       }
     }
@@ -283,7 +342,8 @@ class Checker {
             "Resource '{}' is not present in a registry and retrieving it failed: No base URI is available", uri));
       }
       return std::unexpected(fmt::format(
-          "Resource '{}' is not present in a registry and retrieving it failed: Retrieval is disabled, cannot fetch {}", uri, uri));
+          "Resource '{}' is not present in a registry and retrieving it failed: Retrieval is disabled, cannot fetch {}",
+          uri, uri));
     }
     if (text[1] != '/') {
       if (has_anchor(root_, text.substr(1))) return {};
@@ -345,6 +405,8 @@ class Checker {
 
 }  // namespace
 
-std::expected<void, std::string> check_json_schema(const Json& schema) { return Checker(schema).run(); }
+std::expected<void, std::string> check_json_schema(const Json& schema) {
+  return Checker(schema).run();
+}
 
 }  // namespace di::codec::api

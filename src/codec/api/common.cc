@@ -30,10 +30,14 @@ std::string ApiError::body() const {
 
 std::string_view to_string(OutputConstraint::Kind kind) {
   switch (kind) {
-    case OutputConstraint::Kind::kJson: return "json";
-    case OutputConstraint::Kind::kRegex: return "regex";
-    case OutputConstraint::Kind::kToolCall: return "tool_call";
-    case OutputConstraint::Kind::kToolCallRequired: return "tool_call_required";
+    case OutputConstraint::Kind::kJson:
+      return "json";
+    case OutputConstraint::Kind::kRegex:
+      return "regex";
+    case OutputConstraint::Kind::kToolCall:
+      return "tool_call";
+    case OutputConstraint::Kind::kToolCallRequired:
+      return "tool_call_required";
   }
   return "json";
 }
@@ -83,13 +87,21 @@ void apply_thinking(const ThinkingSettings& settings, bool default_on, Conversat
   conversation.effort_number = settings.effort_number;
   switch (settings.effort.value_or(Effort::kNone)) {
     case Effort::kMinimal:
-    case Effort::kLow: conversation.reasoning_effort = ReasoningEffort::kLow; break;
+    case Effort::kLow:
+      conversation.reasoning_effort = ReasoningEffort::kLow;
+      break;
     case Effort::kNone:
     case Effort::kMedium:
-    case Effort::kHigh: conversation.reasoning_effort = ReasoningEffort::kHigh; break;
-    case Effort::kXhigh: conversation.reasoning_effort = ReasoningEffort::kXhigh; break;
+    case Effort::kHigh:
+      conversation.reasoning_effort = ReasoningEffort::kHigh;
+      break;
+    case Effort::kXhigh:
+      conversation.reasoning_effort = ReasoningEffort::kXhigh;
+      break;
     case Effort::kUltra:
-    case Effort::kMax: conversation.reasoning_effort = ReasoningEffort::kMax; break;
+    case Effort::kMax:
+      conversation.reasoning_effort = ReasoningEffort::kMax;
+      break;
   }
 }
 
@@ -233,10 +245,12 @@ ApiResult<void> check_tool_schema(ToolDefinition& tool, bool has_parameters, con
     if (!normal) {
       const StrictError& error = normal.error();
       switch (error.kind) {
-        case StrictError::Kind::kGrammar: return bad_request("Invalid tool parameters schema : {}", error.message);
+        case StrictError::Kind::kGrammar:
+          return bad_request("Invalid tool parameters schema : {}", error.message);
         case StrictError::Kind::kTopLevel:
           return bad_request("The top level of the function parameters schema must be an object.");
-        case StrictError::Kind::kRule: return bad_request("{}", error.message);
+        case StrictError::Kind::kRule:
+          return bad_request("{}", error.message);
       }
     }
     tool.parameters = *std::move(normal);
@@ -251,8 +265,9 @@ ApiResult<void> check_tool_schema(ToolDefinition& tool, bool has_parameters, con
   }
   const Json* type = tool.parameters.find("type");
   if (type == nullptr || !type->is_string() || type->as_string() != "object") {
-    return bad_request("Invalid schema for function '{}': schema must be a JSON Schema of 'type: \"object\"', got 'type: {}'.",
-                       tool.name, type != nullptr ? to_json(*type) : "null");
+    return bad_request(
+        "Invalid schema for function '{}': schema must be a JSON Schema of 'type: \"object\"', got 'type: {}'.",
+        tool.name, type != nullptr ? to_json(*type) : "null");
   }
   return {};
 }
@@ -282,8 +297,9 @@ ApiResult<void> apply_tools(ToolRequest request, const CodecOptions& options, Co
     const auto at = std::find_if(request.tools.begin(), request.tools.end(),
                                  [&](const ToolDefinition& tool) { return tool.name == request.name; });
     if (at == request.tools.end()) {
-      return bad_request("Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' parameter.",
-                         request.name);
+      return bad_request(
+          "Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' parameter.",
+          request.name);
     }
     ToolDefinition chosen = std::move(*at);
     request.tools.clear();
@@ -305,9 +321,12 @@ ApiResult<std::string> check_format(const FormatRequest& request, const CodecOpt
     if (!normal) {
       const StrictError& error = normal.error();
       switch (error.kind) {
-        case StrictError::Kind::kGrammar: return bad_request("Invalid json schema: {}", error.message);
-        case StrictError::Kind::kTopLevel: return bad_request("The top level of the json schema must be an object.");
-        case StrictError::Kind::kRule: return bad_request("{}", error.message);
+        case StrictError::Kind::kGrammar:
+          return bad_request("Invalid json schema: {}", error.message);
+        case StrictError::Kind::kTopLevel:
+          return bad_request("The top level of the json schema must be an object.");
+        case StrictError::Kind::kRule:
+          return bad_request("{}", error.message);
       }
     }
     return to_json(*normal);
@@ -352,8 +371,11 @@ ApiResult<void> apply_constraint(const FormatRequest& request, std::string schem
     return {};
   }
   switch (request.format.kind) {
-    case ResponseFormat::Kind::kText: break;
-    case ResponseFormat::Kind::kJsonObject: out.sampling.constraint = OutputConstraint{Kind::kJson, ""}; break;
+    case ResponseFormat::Kind::kText:
+      break;
+    case ResponseFormat::Kind::kJsonObject:
+      out.sampling.constraint = OutputConstraint{Kind::kJson, ""};
+      break;
     case ResponseFormat::Kind::kJsonSchema:
       out.sampling.constraint = OutputConstraint{Kind::kJson, std::move(schema)};
       break;
@@ -426,9 +448,12 @@ bool mentions_json(const Conversation& conversation) {
 
 ApiResult<ConvertedRequest> convert_parsed_request(Api api, const Json& body, const CodecOptions& options) {
   switch (api) {
-    case Api::kChat: return api::convert_chat(body, options);
-    case Api::kResponses: return api::convert_responses(body, options);
-    case Api::kMessages: return api::convert_messages(body, options);
+    case Api::kChat:
+      return api::convert_chat(body, options);
+    case Api::kResponses:
+      return api::convert_responses(body, options);
+    case Api::kMessages:
+      return api::convert_messages(body, options);
   }
   return api::bad_request("this API is not served");
 }

@@ -17,14 +17,15 @@ template <class... Args>
   error.message = fmt::format(format, std::forward<Args>(args)...);
   return std::unexpected(std::move(error));
 }
-[[nodiscard]] inline std::unexpected<ApiError> bad_request(ApiError error) { return std::unexpected(std::move(error)); }
+[[nodiscard]] inline std::unexpected<ApiError> bad_request(ApiError error) {
+  return std::unexpected(std::move(error));
+}
 
 // A failed deserialization as the API reports it.
 std::unexpected<ApiError> invalid_body(const ReadError& error);
 
 enum class Effort : uint8_t { kNone, kMinimal, kLow, kMedium, kHigh, kXhigh, kUltra, kMax };
-inline constexpr std::string_view kEfforts[] = {"none", "minimal", "low",   "medium",
-                                                                     "high", "xhigh",   "ultra", "max"};
+inline constexpr std::string_view kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"};
 
 // `thinking.type`; adaptive and enabled are the same.
 enum class ThinkingType : uint8_t { kAdaptive, kEnabled, kDisabled };

@@ -8,7 +8,9 @@ namespace di::codec::api {
 
 namespace {
 
-bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f'; }
+bool is_space(char c) {
+  return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f';
+}
 
 // -1: not four hex digits.
 int hex4(std::string_view text) {

@@ -19,7 +19,8 @@ class CustomInputDecoder {
 
   void feed_prefix(std::string& out);
   void feed_string(std::string& out);
-  // Bytes of `held_` that the escape at its start takes; 0: incomplete. Appends the character, or the bytes when invalid.
+  // Bytes of `held_` that the escape at its start takes; 0: incomplete. Appends the character, or the bytes when
+  // invalid.
   size_t escape(std::string_view text, std::string& out) const;
 
   State state_ = State::kPrefix;

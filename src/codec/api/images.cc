@@ -9,7 +9,9 @@ namespace di::codec::api {
 
 namespace {
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
+char lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+}
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -85,17 +87,24 @@ bool is_forgiving_base64(std::string_view text) {
     }
   }
   switch (symbols % 4) {
-    case 0: return padding == 0;
-    case 2: return padding == 0 || padding == 2;
-    case 3: return padding <= 1;
-    default: return false;
+    case 0:
+      return padding == 0;
+    case 2:
+      return padding == 0 || padding == 2;
+    case 3:
+      return padding <= 1;
+    default:
+      return false;
   }
 }
 
-bool is_external_url(std::string_view url) { return url.size() >= 4 && lower(url.substr(0, 4)) == "http"; }
+bool is_external_url(std::string_view url) {
+  return url.size() >= 4 && lower(url.substr(0, 4)) == "http";
+}
 
 bool is_supported_image_mime(std::string_view mime) {
-  constexpr std::array<std::string_view, 5> kMimes = {"image/jpeg", "image/jpg", "image/png", "image/gif", "image/webp"};
+  constexpr std::array<std::string_view, 5> kMimes = {"image/jpeg", "image/jpg", "image/png", "image/gif",
+                                                      "image/webp"};
   return std::find(kMimes.begin(), kMimes.end(), mime) != kMimes.end();
 }
 

@@ -8,12 +8,13 @@
 
 namespace di::codec::api {
 
-// Reads `schema` into the restricted grammar and writes it back in normal form. `empty_top` allows no properties at the top.
+// Reads `schema` into the restricted grammar and writes it back in normal form. `empty_top` allows no properties at the
+// top.
 struct StrictError {
   enum class Kind : uint8_t {
-    kGrammar,    // not in the grammar: the caller adds its prefix
-    kTopLevel,   // the top is no object: the caller words it
-    kRule,       // the whole message
+    kGrammar,   // not in the grammar: the caller adds its prefix
+    kTopLevel,  // the top is no object: the caller words it
+    kRule,      // the whole message
   };
   Kind kind = Kind::kRule;
   std::string message;

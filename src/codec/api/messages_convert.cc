@@ -40,7 +40,8 @@ bool is_standard_base64(std::string_view data) {
   static const auto kValues = [&] {
     std::array<int8_t, 256> table{};
     table.fill(-1);
-    for (size_t i = 0; i < kAlphabet.size(); ++i) table[static_cast<unsigned char>(kAlphabet[i])] = static_cast<int8_t>(i);
+    for (size_t i = 0; i < kAlphabet.size(); ++i)
+      table[static_cast<unsigned char>(kAlphabet[i])] = static_cast<int8_t>(i);
     return table;
   }();
   for (size_t i = 0; i < symbols; ++i) {
@@ -105,18 +106,22 @@ class Converter {
       definition.defer_loading = tool.defer_loading && v41();
       tools.has_parameters.push_back(true);
     }
-    const bool all_deferred = !tools.tools.empty() && std::all_of(tools.tools.begin(), tools.tools.end(),
-                                                                  [](const ToolDefinition& t) { return t.defer_loading; });
+    const bool all_deferred =
+        !tools.tools.empty() &&
+        std::all_of(tools.tools.begin(), tools.tools.end(), [](const ToolDefinition& t) { return t.defer_loading; });
     if (all_deferred) {
       return bad_request("tools: at least one tool must have defer_loading=false. All tools cannot be deferred.");
     }
     for (const ToolDefinition& tool : tools.tools) known_tools_.emplace(tool.name, tool);
     switch (request_.choice) {
-      case Choice::kAuto: break;
+      case Choice::kAuto:
+        break;
       case Choice::kAny:
         if (options_.policy == ApiPolicy::kExtended) tools.choice = ToolRequest::Choice::kRequired;
         break;
-      case Choice::kNone: tools.choice = ToolRequest::Choice::kNone; break;
+      case Choice::kNone:
+        tools.choice = ToolRequest::Choice::kNone;
+        break;
       case Choice::kTool:
         if (dropped.contains(request_.choice_name)) break;
         tools.choice = ToolRequest::Choice::kNamed;
@@ -155,9 +160,15 @@ class Converter {
         return bad_request("messages.{}: all messages must have non-empty content", i);
       }
       switch (message.role) {
-        case Role::kUser: DI_TRY(user(message, i)); break;
-        case Role::kAssistant: DI_TRY(assistant(message, i)); break;
-        case Role::kSystem: DI_TRY(system(message, i)); break;
+        case Role::kUser:
+          DI_TRY(user(message, i));
+          break;
+        case Role::kAssistant:
+          DI_TRY(assistant(message, i));
+          break;
+        case Role::kSystem:
+          DI_TRY(system(message, i));
+          break;
       }
     }
     return settle_pending(request_.messages.size());
@@ -169,7 +180,8 @@ class Converter {
     std::string ids;
     for (const std::string_view id : pending_) ids.append(ids.empty() ? "" : ", ").append(id);
     return bad_request(
-        "{}`tool_use` ids were found without `tool_result` blocks immediately after: {}. Each `tool_use` block must have a "
+        "{}`tool_use` ids were found without `tool_result` blocks immediately after: {}. Each `tool_use` block must "
+        "have a "
         "corresponding `tool_result` block in the next message.",
         where, ids);
   }
@@ -206,7 +218,8 @@ class Converter {
           DI_TRY(tool_result(block, i, b, referenced));
           any_reference = any_reference || !referenced.empty();
           break;
-        default: return misplaced(block, i);
+        default:
+          return misplaced(block, i);
       }
     }
     if (!results_.empty()) DI_TRY(settle_pending(i));
@@ -226,7 +239,8 @@ class Converter {
         return bad_request("messages.{}: `web_search_tool_result` blocks can only be in `assistant` messages", i);
       case Block::Type::kToolAddition:
         return bad_request("messages.{}: `tool_addition` blocks can only be in `system` messages", i);
-      default: return bad_request("messages.{}.content: thinking blocks may only be in `assistant` messages", i);
+      default:
+        return bad_request("messages.{}.content: thinking blocks may only be in `assistant` messages", i);
     }
   }
 
@@ -237,12 +251,14 @@ class Converter {
   ApiResult<void> tool_result(const Block& block, size_t i, size_t b, std::vector<ToolDefinition>& referenced) {
     if (results_.contains(block.id)) {
       return bad_request(
-          "messages.{}.content.{}: each tool_use must have a single result. Found multiple `tool_result` blocks with id: {}",
+          "messages.{}.content.{}: each tool_use must have a single result. Found multiple `tool_result` blocks with "
+          "id: {}",
           i, b, block.id);
     }
     if (pending_.erase(block.id) == 0) {
       return bad_request(
-          "unexpected `messages.{}.content.{}: tool_use_id` found in `tool_result` blocks: {}. Each `tool_result` block must "
+          "unexpected `messages.{}.content.{}: tool_use_id` found in `tool_result` blocks: {}. Each `tool_result` "
+          "block must "
           "have a corresponding `tool_use` block in the previous message.",
           i, b, block.id);
     }
@@ -262,8 +278,12 @@ class Converter {
       const ResultBlock& block = blocks[k];
       if (k > 0) message.content.append("\n\n");
       switch (block.type) {
-        case ResultBlock::Type::kText: message.content.append(block.text); break;
-        case ResultBlock::Type::kDocument: message.content.append(document(block.media_type)); break;
+        case ResultBlock::Type::kText:
+          message.content.append(block.text);
+          break;
+        case ResultBlock::Type::kDocument:
+          message.content.append(document(block.media_type));
+          break;
         case ResultBlock::Type::kImage: {
           const std::string path = fmt::format("messages.{}.content.{}.tool_result", i, b);
           DI_TRY(image(block.image, fmt::format("{}.content[{}]", path, k), path, message));
@@ -272,7 +292,8 @@ class Converter {
         case ResultBlock::Type::kToolReference: {
           const auto tool = known_tools_.find(block.text);
           if (tool == known_tools_.end()) {
-            return bad_request("messages.{}.content.{}: tool reference '{}' not found in available tools", i, b, block.text);
+            return bad_request("messages.{}.content.{}: tool reference '{}' not found in available tools", i, b,
+                               block.text);
           }
           referenced.push_back(tool->second);
           message.content.append(block.text);
@@ -283,7 +304,8 @@ class Converter {
     return {};
   }
 
-  ApiResult<void> image(const Image& in, const std::string& error_path, const std::string& source_path, Message& message) {
+  ApiResult<void> image(const Image& in, const std::string& error_path, const std::string& source_path,
+                        Message& message) {
     if (!v41()) {
       message.content.append(kUnsupportedImage);
       return {};
@@ -302,7 +324,8 @@ class Converter {
         if (!is_external_url(in.value)) return bad_request("{}: invalid url: {}", error_path, rust_debug(in.value));
         if (in.value.size() > kMaxImageUrl) {
           return bad_request(
-              "{}: external link length {} too long, max link length {}. Consider passing file data directly with base64 "
+              "{}: external link length {} too long, max link length {}. Consider passing file data directly with "
+              "base64 "
               "data url instead.",
               error_path, in.value.size(), kMaxImageUrl);
         }
@@ -339,8 +362,10 @@ class Converter {
       return {};
     };
     switch (block.type) {
-      case Block::Type::kText: return text(block.text);
-      case Block::Type::kDocument: return text(document(block.media_type));
+      case Block::Type::kText:
+        return text(block.text);
+      case Block::Type::kDocument:
+        return text(document(block.media_type));
       case Block::Type::kImage: {
         if (!v41()) return text(kUnsupportedImage);
         const std::string path = fmt::format("messages.{}.content[{}]", i, b);
@@ -367,8 +392,10 @@ class Converter {
       case Block::Type::kWebSearchToolResult:
         if (options_.messages_web_search == WebSearch::kDrop) return {};
         return bad_request("Unsupported content block: server tools are not supported");
-      case Block::Type::kRedactedThinking: return {};
-      default: return misplaced(block, i);
+      case Block::Type::kRedactedThinking:
+        return {};
+      default:
+        return misplaced(block, i);
     }
   }
 
@@ -387,8 +414,12 @@ class Converter {
     for (size_t b = 0; in.blocks && b < in.blocks->size(); ++b) {
       const Block& block = (*in.blocks)[b];
       switch (block.type) {
-        case Block::Type::kText: text(block.text); break;
-        case Block::Type::kDocument: text(document(block.media_type)); break;
+        case Block::Type::kText:
+          text(block.text);
+          break;
+        case Block::Type::kDocument:
+          text(document(block.media_type));
+          break;
         case Block::Type::kImage: {
           if (!first) message.content.append("\n\n");
           first = false;
@@ -399,12 +430,14 @@ class Converter {
         case Block::Type::kToolAddition: {
           const auto tool = known_tools_.find(block.name);
           if (tool == known_tools_.end()) {
-            return bad_request("messages.{}.content.{}: `tool_addition` references unknown tool '{}'", i, b, block.name);
+            return bad_request("messages.{}.content.{}: `tool_addition` references unknown tool '{}'", i, b,
+                               block.name);
           }
           added.push_back(tool->second);
           break;
         }
-        default: return misplaced(block, i);
+        default:
+          return misplaced(block, i);
       }
     }
     if (!v41()) {

@@ -7,11 +7,16 @@ namespace {
 
 std::string_view stop_reason(EndKind end) {
   switch (end) {
-    case EndKind::kLength: return "max_tokens";
-    case EndKind::kStopSequence: return "stop_sequence";
-    case EndKind::kToolCalls: return "tool_use";
-    case EndKind::kContentFilter: return "refusal";
-    default: return "end_turn";
+    case EndKind::kLength:
+      return "max_tokens";
+    case EndKind::kStopSequence:
+      return "stop_sequence";
+    case EndKind::kToolCalls:
+      return "tool_use";
+    case EndKind::kContentFilter:
+      return "refusal";
+    default:
+      return "end_turn";
   }
 }
 
@@ -73,7 +78,9 @@ class MessagesWriter final : public EventWriter {
     for (const Block& block : blocks_) {
       w.begin_object();
       switch (block.kind) {
-        case Kind::kText: w.key("type").value("text").key("text").value(block.text); break;
+        case Kind::kText:
+          w.key("type").value("text").key("text").value(block.text);
+          break;
         case Kind::kThinking:
           w.key("type").value("thinking").key("thinking").value(block.text).key("signature").value(signature());
           break;
@@ -117,7 +124,8 @@ class MessagesWriter final : public EventWriter {
 
   std::string usage(uint32_t output_tokens) const {
     const PromptUsage& prompt = state_.usage.prompt;
-    const uint32_t fresh = prompt.prompt_tokens > prompt.cache_hit_tokens ? prompt.prompt_tokens - prompt.cache_hit_tokens : 0;
+    const uint32_t fresh =
+        prompt.prompt_tokens > prompt.cache_hit_tokens ? prompt.prompt_tokens - prompt.cache_hit_tokens : 0;
     return fmt::format(
         "{{\"input_tokens\":{},\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":{},\"output_tokens\":{},"
         "\"service_tier\":\"standard\"}}",
@@ -129,11 +137,17 @@ class MessagesWriter final : public EventWriter {
     if (is_open_ && call == nullptr && blocks_.back().kind == kind) return;
     close();
     is_open_ = true;
-    blocks_.push_back({kind, {}, call != nullptr ? call->id : std::string(), call != nullptr ? call->name : std::string()});
-    std::string data = fmt::format("{{\"type\":\"content_block_start\",\"index\":{},\"content_block\":", blocks_.size() - 1);
+    blocks_.push_back(
+        {kind, {}, call != nullptr ? call->id : std::string(), call != nullptr ? call->name : std::string()});
+    std::string data =
+        fmt::format("{{\"type\":\"content_block_start\",\"index\":{},\"content_block\":", blocks_.size() - 1);
     switch (kind) {
-      case Kind::kThinking: data += R"({"type":"thinking","thinking":"","signature":""})"; break;
-      case Kind::kText: data += R"({"type":"text","text":""})"; break;
+      case Kind::kThinking:
+        data += R"({"type":"thinking","thinking":"","signature":""})";
+        break;
+      case Kind::kText:
+        data += R"({"type":"text","text":""})";
+        break;
       case Kind::kToolUse:
         data += R"({"type":"tool_use","id":)";
         append_json_string(data, call->id);
@@ -155,8 +169,9 @@ class MessagesWriter final : public EventWriter {
 
   void delta(std::string_view type, std::string_view key, std::string_view text) const {
     if (!state_.info.deltas) return;
-    std::string data = fmt::format("{{\"type\":\"content_block_delta\",\"index\":{},\"delta\":{{\"type\":\"{}\",\"{}\":",
-                                   blocks_.size() - 1, type, key);
+    std::string data = fmt::format(
+        "{{\"type\":\"content_block_delta\",\"index\":{},\"delta\":{{\"type\":\"{}\",\"{}\":", blocks_.size() - 1, type,
+        key);
     append_json_string(data, text);
     state_.emit("content_block_delta", data + "}}");
   }

@@ -10,15 +10,17 @@ Read read_image(const Json& v, Image& out) {
   constexpr std::string_view kMedia[] = {"image/jpeg", "image/jpg", "image/png", "image/gif", "image/webp"};
   switch (out.kind) {
     case Image::Kind::kBase64:
-      return read_struct(v, "struct variant MessagesImageSource::Base64", 1, required("media_type",
-                                                                                      [&](const Json& m) {
-                                                                                        size_t index = 0;
-                                                                                        Read read = read_variant(m, kMedia, index);
-                                                                                        out.media_type = kMedia[index];
-                                                                                        return read;
-                                                                                      }),
+      return read_struct(v, "struct variant MessagesImageSource::Base64", 1,
+                         required("media_type",
+                                  [&](const Json& m) {
+                                    size_t index = 0;
+                                    Read read = read_variant(m, kMedia, index);
+                                    out.media_type = kMedia[index];
+                                    return read;
+                                  }),
                          required("data", into(out.value)));
-    case Image::Kind::kUrl: return read_struct(v, "struct variant MessagesImageSource::Url", 1, required("url", into(out.value)));
+    case Image::Kind::kUrl:
+      return read_struct(v, "struct variant MessagesImageSource::Url", 1, required("url", into(out.value)));
     case Image::Kind::kFile:
       return read_struct(v, "struct variant MessagesImageSource::File", 1, required("file_id", into(out.value)));
   }
@@ -39,8 +41,10 @@ Read read_result_block(const Json& v, ResultBlock& out) {
   DI_TRY(read_tag(v, "MessagesToolResultBlock", "type", {"text", "image", "document", "tool_reference"}, out.type));
   const std::string prefix = "struct variant MessagesToolResultBlock::";
   switch (out.type) {
-    case ResultBlock::Type::kText: return read_struct(v, prefix + "Text", 1, required("text", into(out.text)));
-    case ResultBlock::Type::kImage: return read_struct(v, prefix + "Image", 1, required("source", image_into(out.image)));
+    case ResultBlock::Type::kText:
+      return read_struct(v, prefix + "Text", 1, required("text", into(out.text)));
+    case ResultBlock::Type::kImage:
+      return read_struct(v, prefix + "Image", 1, required("source", image_into(out.image)));
     case ResultBlock::Type::kDocument:
       return read_struct(v, prefix + "Document", 1, required("source", document_into(out.media_type)));
     case ResultBlock::Type::kToolReference:
@@ -63,20 +67,30 @@ Read read_tool_reference(const Json& v, Block& out) {
 }
 
 Read read_block(const Json& v, bool extended, Block& out) {
-  constexpr std::string_view kTypes[] = {"text",        "image",           "document",    "thinking",
-                                         "server_tool_use", "tool_use",    "tool_result", "web_search_tool_result",
-                                         "tool_addition",   "redacted_thinking"};
+  constexpr std::string_view kTypes[] = {"text",
+                                         "image",
+                                         "document",
+                                         "thinking",
+                                         "server_tool_use",
+                                         "tool_use",
+                                         "tool_result",
+                                         "web_search_tool_result",
+                                         "tool_addition",
+                                         "redacted_thinking"};
   size_t type = 0;
   DI_TRY(read_tag(v, "MessagesContentBlock", "type", std::span(kTypes).first(extended ? 10 : 9), type));
   out.type = static_cast<Block::Type>(type);
   const std::string prefix = "struct variant MessagesContentBlock::";
   switch (out.type) {
-    case Block::Type::kText: return read_struct(v, prefix + "Text", 1, required("text", into(out.text)));
-    case Block::Type::kImage: return read_struct(v, prefix + "Image", 1, required("source", image_into(out.image)));
+    case Block::Type::kText:
+      return read_struct(v, prefix + "Text", 1, required("text", into(out.text)));
+    case Block::Type::kImage:
+      return read_struct(v, prefix + "Image", 1, required("source", image_into(out.image)));
     case Block::Type::kDocument:
       return read_struct(v, prefix + "Document", 1, required("source", document_into(out.media_type)));
     case Block::Type::kThinking:
-      return read_struct(v, prefix + "Thinking", 1, required("thinking", into(out.text)), optional("signature", checked_text()));
+      return read_struct(v, prefix + "Thinking", 1, required("thinking", into(out.text)),
+                         optional("signature", checked_text()));
     case Block::Type::kServerToolUse:
       return read_struct(v, prefix + "ServerToolUse", 1, required("id", into(out.id)), required("name", into(out.name)),
                          required("input", into(out.input)));
@@ -95,7 +109,8 @@ Read read_block(const Json& v, bool extended, Block& out) {
     case Block::Type::kToolAddition:
       return read_struct(v, prefix + "ToolAddition", 1,
                          required("tool", [&](const Json& t) { return read_tool_reference(t, out); }));
-    case Block::Type::kRedactedThinking: return {};
+    case Block::Type::kRedactedThinking:
+      return {};
   }
   return {};
 }
@@ -104,7 +119,8 @@ Read read_message(const Json& v, bool extended, RequestMessage& out) {
   const Json* role = nullptr;
   const Json* content = nullptr;
   if (const Json::Array* list = v.if_array()) {
-    if (list->empty()) return read_error("invalid_type", "invalid length 0, expected adjacently tagged enum MessagesMessage");
+    if (list->empty())
+      return read_error("invalid_type", "invalid length 0, expected adjacently tagged enum MessagesMessage");
     role = &(*list)[0];
     if (list->size() > 1) content = &(*list)[1];
   } else if (v.is_object()) {
@@ -177,8 +193,10 @@ Read read_choice(const Json& v, Request& out) {
     case Choice::kTool:
       return read_struct(v, prefix + "Tool", 1, required("name", into(out.choice_name)),
                          optional("disable_parallel_tool_use", into(parallel)));
-    case Choice::kNone: return {};
-    default: return read_struct(v, prefix + "Auto", 1, optional("disable_parallel_tool_use", into(parallel)));
+    case Choice::kNone:
+      return {};
+    default:
+      return read_struct(v, prefix + "Auto", 1, optional("disable_parallel_tool_use", into(parallel)));
   }
 }
 
@@ -190,8 +208,9 @@ Read read_thinking(const Json& v, const ReadRules& rules, ThinkingSettings& out)
 }
 
 Read read_output_config(const Json& v, bool extended, Request& out) {
-  DI_TRY(read_struct(v, "struct MessagesOutputConfig",
-                     optional("effort", [&](const Json& e) { return read_enum(e, kEfforts, out.thinking.effort.emplace()); })));
+  DI_TRY(read_struct(v, "struct MessagesOutputConfig", optional("effort", [&](const Json& e) {
+                       return read_enum(e, kEfforts, out.thinking.effort.emplace());
+                     })));
   const Json* format = extended ? v.find_value("format") : nullptr;
   if (format == nullptr) return {};
   return at_field("format", [&]() -> Read {
@@ -200,7 +219,8 @@ Read read_output_config(const Json& v, bool extended, Request& out) {
     DI_TRY(read_tag(*format, "MessagesOutputFormat", "type", kTypes, type));
     out.format.given = true;
     out.format.format.kind = ResponseFormat::Kind::kJsonSchema;
-    return read_struct(*format, "struct variant MessagesOutputFormat::JsonSchema", 1, required("schema", [&](const Json& s) {
+    return read_struct(*format, "struct variant MessagesOutputFormat::JsonSchema", 1,
+                       required("schema", [&](const Json& s) {
                          out.format.format.schema = s;
                          return Read();
                        }));
@@ -214,23 +234,24 @@ Read read_request(const Json& body, const CodecOptions& options, Request& out) {
   const ReadRules rules{extended};
   SamplingRequest& sampling = out.sampling;
   const auto messages = [&](const Json& v) {
-    return list_into(out.messages, [&](const Json& m, RequestMessage& message) { return read_message(m, extended, message); })(v);
+    return list_into(out.messages,
+                     [&](const Json& m, RequestMessage& message) { return read_message(m, extended, message); })(v);
   };
   const auto tools = [&](const Json& v) {
     return list_into(out.tools, [&](const Json& t, Tool& tool) { return read_tool(t, extended, tool); })(v);
   };
   const auto stop = list_into(out.stop, [](const Json& s, std::string_view& text) { return read_text(s, text); });
-  return read_struct(
-      body, "struct MessagesRequest", required("model", into(out.model)), required("messages", messages),
-      optional("system", [&](const Json& v) { return read_system(v, out); }),
-      optional("max_tokens", into(sampling.max_tokens, rules)), optional("temperature", into(sampling.temperature)),
-      optional("top_p", into(sampling.top_p)), optional("stop_sequences", stop), optional("stream", into(out.stream)),
-      optional("tools", tools), optional("tool_choice", [&](const Json& v) { return read_choice(v, out); }),
-      optional("thinking", [&](const Json& v) { return read_thinking(v, rules, out.thinking); }),
-      optional("output_config", [&](const Json& v) { return read_output_config(v, extended, out); }),
-      optional("metadata", [](const Json& v) {
-        return read_struct(v, "struct MessagesMetadata", optional("user_id", checked_text()));
-      }));
+  return read_struct(body, "struct MessagesRequest", required("model", into(out.model)), required("messages", messages),
+                     optional("system", [&](const Json& v) { return read_system(v, out); }),
+                     optional("max_tokens", into(sampling.max_tokens, rules)),
+                     optional("temperature", into(sampling.temperature)), optional("top_p", into(sampling.top_p)),
+                     optional("stop_sequences", stop), optional("stream", into(out.stream)), optional("tools", tools),
+                     optional("tool_choice", [&](const Json& v) { return read_choice(v, out); }),
+                     optional("thinking", [&](const Json& v) { return read_thinking(v, rules, out.thinking); }),
+                     optional("output_config", [&](const Json& v) { return read_output_config(v, extended, out); }),
+                     optional("metadata", [](const Json& v) {
+                       return read_struct(v, "struct MessagesMetadata", optional("user_id", checked_text()));
+                     }));
 }
 
 }  // namespace di::codec::api::messages

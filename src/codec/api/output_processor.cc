@@ -47,9 +47,15 @@ struct OutputProcessor::Impl final : OutputSink {
     state.request = &request;
     state.info = std::move(info);
     switch (request.api) {
-      case Api::kChat: writer = api::make_chat_writer(state); break;
-      case Api::kResponses: writer = api::make_responses_writer(state); break;
-      case Api::kMessages: writer = api::make_messages_writer(state); break;
+      case Api::kChat:
+        writer = api::make_chat_writer(state);
+        break;
+      case Api::kResponses:
+        writer = api::make_responses_writer(state);
+        break;
+      case Api::kMessages:
+        writer = api::make_messages_writer(state);
+        break;
     }
     if (tokenizer != nullptr) decoder.emplace(*tokenizer);
   }
@@ -132,7 +138,9 @@ void OutputProcessor::ready(const PromptUsage& usage, std::optional<std::string>
   impl_->start();
 }
 
-void OutputProcessor::correct_usage(const PromptUsage& usage) { impl_->state.usage.prompt = usage; }
+void OutputProcessor::correct_usage(const PromptUsage& usage) {
+  impl_->state.usage.prompt = usage;
+}
 
 Result<void> OutputProcessor::tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs,
                                      std::vector<StreamEvent>& out) {
@@ -164,9 +172,15 @@ void OutputProcessor::finish(FinishReason reason, std::vector<StreamEvent>& out)
   impl_->start();
   EndKind end = EndKind::kStop;
   switch (reason) {
-    case FinishReason::kStop: end = impl_->calls.empty() ? EndKind::kStop : EndKind::kToolCalls; break;
-    case FinishReason::kLength: end = EndKind::kLength; break;
-    case FinishReason::kContentFilter: end = EndKind::kContentFilter; break;
+    case FinishReason::kStop:
+      end = impl_->calls.empty() ? EndKind::kStop : EndKind::kToolCalls;
+      break;
+    case FinishReason::kLength:
+      end = EndKind::kLength;
+      break;
+    case FinishReason::kContentFilter:
+      end = EndKind::kContentFilter;
+      break;
   }
   impl_->conclude(end);
 }
@@ -177,23 +191,35 @@ void OutputProcessor::close(std::vector<StreamEvent>& out) {
   impl_->conclude(EndKind::kEndOfStream);
 }
 
-bool OutputProcessor::done() const { return impl_->done; }
-bool OutputProcessor::stopped_by_sequence() const { return impl_->end == EndKind::kStopSequence; }
+bool OutputProcessor::done() const {
+  return impl_->done;
+}
+bool OutputProcessor::stopped_by_sequence() const {
+  return impl_->end == EndKind::kStopSequence;
+}
 
 std::optional<std::string_view> OutputProcessor::end_of_stream() const {
   if (impl_->request.api == Api::kChat) return "[DONE]";
   return std::nullopt;
 }
 
-std::string OutputProcessor::body() const { return impl_->writer->body(); }
-std::string OutputProcessor::chat_choice() const { return impl_->writer->choice(); }
-Usage OutputProcessor::usage() const { return impl_->state.usage; }
+std::string OutputProcessor::body() const {
+  return impl_->writer->body();
+}
+std::string OutputProcessor::chat_choice() const {
+  return impl_->writer->choice();
+}
+Usage OutputProcessor::usage() const {
+  return impl_->state.usage;
+}
 
 std::string_view OutputProcessor::chat_finish_reason() const {
   return impl_->end ? api::chat_finish_reason(*impl_->end) : std::string_view();
 }
 
-const std::vector<ToolCall>& OutputProcessor::tool_calls() const { return impl_->calls; }
+const std::vector<ToolCall>& OutputProcessor::tool_calls() const {
+  return impl_->calls;
+}
 
 size_t OutputProcessor::held_bytes() const {
   return impl_->parser.held_bytes() + (impl_->decoder ? impl_->decoder->held_bytes() : 0);

@@ -96,8 +96,8 @@ Read read_variant(const Json& v, std::span<const std::string_view> variants, siz
   return unknown_variant(name, variants);
 }
 
-Read read_tag(const Json& v, std::string_view enum_name, std::string_view tag, std::span<const std::string_view> variants,
-              size_t& out, bool nested) {
+Read read_tag(const Json& v, std::string_view enum_name, std::string_view tag,
+              std::span<const std::string_view> variants, size_t& out, bool nested) {
   const Json* value = nullptr;
   if (v.is_object()) {
     value = v.find(tag);
@@ -109,8 +109,9 @@ Read read_tag(const Json& v, std::string_view enum_name, std::string_view tag, s
   if (value == nullptr) return missing_field(tag);
   if (const std::optional<uint64_t> number = nested ? value->to_u64() : std::nullopt) {
     if (*number < variants.size()) return out = static_cast<size_t>(*number), Read();
-    return at_field(tag, read_error("invalid_value", fmt::format("invalid value: integer `{}`, expected variant index 0 <= i < {}",
-                                                                 *number, variants.size())));
+    return at_field(
+        tag, read_error("invalid_value", fmt::format("invalid value: integer `{}`, expected variant index 0 <= i < {}",
+                                                     *number, variants.size())));
   }
   const std::string* name = value->if_string();
   if (name == nullptr) return at_field(tag, invalid_type(*value, "variant identifier"));

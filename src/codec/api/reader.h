@@ -1,6 +1,7 @@
-// Reads request structures from JSON values with the semantics and error texts of serde (recipe.md §3.0 "Deserialization"):
-// unknown fields are ignored, optional fields accept null, fields are read in the order of the input, then missing ones are
-// reported in declaration order. Texts read are views into the JSON value. Internal to api/.
+// Reads request structures from JSON values with the semantics and error texts of serde (recipe.md §3.0
+// "Deserialization"): unknown fields are ignored, optional fields accept null, fields are read in the order of the
+// input, then missing ones are reported in declaration order. Texts read are views into the JSON value. Internal to
+// api/.
 #pragma once
 
 #include <cmath>
@@ -161,7 +162,8 @@ Read length_error(size_t length, std::string_view expected);
 
 }  // namespace detail
 
-// A struct from a map, or from a sequence of its fields in declaration order, whose first `skip` elements are not fields.
+// A struct from a map, or from a sequence of its fields in declaration order, whose first `skip` elements are not
+// fields.
 template <class... F>
 Read read_struct(const Json& v, std::string_view expected, size_t skip, const Field<F>&... fields) {
   if (const Json::Array* list = v.if_array()) {
@@ -217,8 +219,8 @@ Read read_struct(const Json& v, std::string_view expected, const Field<F>&... fi
 
 // The variant of an internally tagged enum: index into `variants`, chosen by member `tag`.
 // `nested`: the value stands inside another tagged value; serde then also takes the variant's number.
-Read read_tag(const Json& v, std::string_view enum_name, std::string_view tag, std::span<const std::string_view> variants,
-              size_t& out, bool nested = false);
+Read read_tag(const Json& v, std::string_view enum_name, std::string_view tag,
+              std::span<const std::string_view> variants, size_t& out, bool nested = false);
 template <class E>
 Read read_tag(const Json& v, std::string_view enum_name, std::string_view tag,
               std::initializer_list<std::string_view> variants, E& out, bool nested = false) {

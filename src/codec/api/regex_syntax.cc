@@ -208,7 +208,8 @@ class Parser {
     const char c = pattern_[at_++];
     if (c >= '1' && c <= '9' && !in_class) {
       uint32_t n = static_cast<uint32_t>(c - '0');
-      while (!done() && peek() >= '0' && peek() <= '9' && n < 1000) n = n * 10 + static_cast<uint32_t>(pattern_[at_++] - '0');
+      while (!done() && peek() >= '0' && peek() <= '9' && n < 1000)
+        n = n * 10 + static_cast<uint32_t>(pattern_[at_++] - '0');
       return n <= groups_;
     }
     if (c == 'p' || c == 'P') return property();
@@ -223,8 +224,8 @@ class Parser {
     constexpr std::string_view kClassLetters = "dDwWsSnrtfvaehH0";
     constexpr std::string_view kOutside = "bBAzZGK";
     if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')) {
-      return kClassLetters.find(c) != std::string_view::npos || (!in_class && kOutside.find(c) != std::string_view::npos) ||
-             (in_class && c == 'b');
+      return kClassLetters.find(c) != std::string_view::npos ||
+             (!in_class && kOutside.find(c) != std::string_view::npos) || (in_class && c == 'b');
     }
     at_ += decode_utf8(pattern_.data() + at_ - 1, pattern_.data() + pattern_.size()).bytes - 1;
     return true;
@@ -266,6 +267,8 @@ class Parser {
 
 }  // namespace
 
-bool is_valid_regex(std::string_view pattern) { return Parser(pattern).run(); }
+bool is_valid_regex(std::string_view pattern) {
+  return Parser(pattern).run();
+}
 
 }  // namespace di::codec::api

@@ -110,8 +110,12 @@ class Converter {
       const Tool& tool = tools[i];
       const std::string at = fmt::format("{}[{}]", path, i);
       switch (tool.type) {
-        case Tool::Type::kFunction: DI_TRY(validate_tool_name(tool.function.name, at)); break;
-        case Tool::Type::kNamespace: DI_TRY(check_namespace(tool, at)); break;
+        case Tool::Type::kFunction:
+          DI_TRY(validate_tool_name(tool.function.name, at));
+          break;
+        case Tool::Type::kNamespace:
+          DI_TRY(check_namespace(tool, at));
+          break;
         case Tool::Type::kCustom:
           if (tool.function.name != kApplyPatch) {
             return bad_request("Unsupported custom tool: '{}'. Only 'apply_patch' is supported.", tool.function.name);
@@ -121,7 +125,8 @@ class Converter {
         case Tool::Type::kWebSearch2025:
           if (options_.responses_web_search == WebSearch::kReject) return bad_request("Server tools are not supported");
           break;
-        default: break;
+        default:
+          break;
       }
     }
     return {};
@@ -133,8 +138,9 @@ class Converter {
     for (size_t j = 0; j < tool.members.size(); ++j) {
       const FunctionTool& member = tool.members[j];
       if (member.custom) {
-        return bad_request("Currently custom tools are not allowed inside a namespace. Found custom tool '{}' in {}.tools[{}].",
-                           member.name, at, j);
+        return bad_request(
+            "Currently custom tools are not allowed inside a namespace. Found custom tool '{}' in {}.tools[{}].",
+            member.name, at, j);
       }
       DI_TRY(validate_tool_name(member.name, fmt::format("{}.tools[{}]", at, j)));
       if (!names.insert(member.name).second) return bad_request("Tool names within a namespace must be unique.");
@@ -174,14 +180,17 @@ class Converter {
           out_.echo.custom_tools.emplace_back(kApplyPatch);
           break;
         case Tool::Type::kNamespace:
-          add_namespace(tool, deferred, [&](const std::string& name, const FunctionTool& member) { each_member(name, tool, member); });
+          add_namespace(tool, deferred,
+                        [&](const std::string& name, const FunctionTool& member) { each_member(name, tool, member); });
           break;
         case Tool::Type::kToolSearch:
           if (tool.execution != Execution::kClient) break;
           out_.echo.client_tool_search = true;
-          if (v41()) add_tool(std::string(kToolSearchName), tool.function, text_of(tool.function.description), deferred);
+          if (v41())
+            add_tool(std::string(kToolSearchName), tool.function, text_of(tool.function.description), deferred);
           break;
-        default: break;
+        default:
+          break;
       }
     }
   }
@@ -202,9 +211,14 @@ class Converter {
   ApiResult<void> choice() {
     using Type = Choice::Type;
     switch (request_.choice.type.value_or(Type::kAuto)) {
-      case Type::kAuto: break;
-      case Type::kNone: tools_.choice = ToolRequest::Choice::kNone; break;
-      case Type::kRequired: tools_.choice = ToolRequest::Choice::kRequired; break;
+      case Type::kAuto:
+        break;
+      case Type::kNone:
+        tools_.choice = ToolRequest::Choice::kNone;
+        break;
+      case Type::kRequired:
+        tools_.choice = ToolRequest::Choice::kRequired;
+        break;
       case Type::kFunction:
       case Type::kCustom:
         tools_.choice = ToolRequest::Choice::kNamed;
@@ -236,7 +250,8 @@ class Converter {
     } else if (request_.has_input) {
       add(Message::Role::kUser).content = std::string(request_.input_text);
     }
-    if (!request_.has_input && out_.conversation.messages.empty()) return bad_request("Either input or instructions must be provided");
+    if (!request_.has_input && out_.conversation.messages.empty())
+      return bad_request("Either input or instructions must be provided");
     return {};
   }
 
@@ -245,8 +260,11 @@ class Converter {
     after_output_ = false;
     if (!v41() && (item.type == Item::Type::kToolSearchCall || item.type == Item::Type::kToolSearchOutput)) return {};
     switch (item.type) {
-      case Item::Type::kOther: after_output_ = after_output; return {};
-      case Item::Type::kMessage: return message(item, i, after_output);
+      case Item::Type::kOther:
+        after_output_ = after_output;
+        return {};
+      case Item::Type::kMessage:
+        return message(item, i, after_output);
       case Item::Type::kReasoning:
         DI_TRY(no_pending());
         emit_group();
@@ -266,10 +284,12 @@ class Converter {
         arguments.set("input", Json(item.arguments));
         return call(item, i, std::string(item.name), to_json(arguments));
       }
-      case Item::Type::kToolSearchCall: return call(item, i, std::string(kToolSearchName), to_json(*item.search_arguments));
+      case Item::Type::kToolSearchCall:
+        return call(item, i, std::string(kToolSearchName), to_json(*item.search_arguments));
       case Item::Type::kFunctionCallOutput:
       case Item::Type::kCustomToolCallOutput:
-      case Item::Type::kToolSearchOutput: return output(item, i);
+      case Item::Type::kToolSearchOutput:
+        return output(item, i);
     }
     return {};
   }
@@ -348,9 +368,15 @@ class Converter {
       const Block& block = (*content.blocks)[b];
       if (b > 0) message.content.append("\n\n");
       switch (block.type) {
-        case Block::Type::kText: message.content.append(block.text); break;
-        case Block::Type::kFile: message.content.append("[Unsupported Document]"); break;
-        case Block::Type::kImage: DI_TRY(image(block, i, fmt::format("input[{}].{}[{}]", i, field, b), message)); break;
+        case Block::Type::kText:
+          message.content.append(block.text);
+          break;
+        case Block::Type::kFile:
+          message.content.append("[Unsupported Document]");
+          break;
+        case Block::Type::kImage:
+          DI_TRY(image(block, i, fmt::format("input[{}].{}[{}]", i, field, b), message));
+          break;
       }
     }
     return {};
@@ -363,7 +389,8 @@ class Converter {
     }
     const std::string_view url = block.image_url.value_or("");
     if (url.empty() && !block.file_id) return bad_request("{}: input_image must have image_url or file_id", path);
-    if (!url.empty() && block.file_id) return bad_request("{}: input_image cannot have both image_url and file_id", path);
+    if (!url.empty() && block.file_id)
+      return bad_request("{}: input_image cannot have both image_url and file_id", path);
     if (block.file_id) {
       return bad_request("{}: file_id is not supported. Pass the image as a base64 data url instead.", path);
     }
@@ -375,7 +402,8 @@ class Converter {
       source.kind = ImageSource::Kind::kUrl;
       if (url.size() > kMaxImageUrl) {
         return bad_request(
-            "{}: image_url external link length {} too long, max link length {}. Consider passing file data directly with "
+            "{}: image_url external link length {} too long, max link length {}. Consider passing file data directly "
+            "with "
             "base64 data url instead.",
             path, url.size(), kMaxImageUrl);
       }
@@ -437,7 +465,8 @@ class Converter {
     if (!call_ids_.contains(*item.call_id)) {
       return bad_request("No tool call found for tool output with call_id {}.", *item.call_id);
     }
-    const auto at = std::find_if(group_.begin(), group_.end(), [&](const GroupCall& call) { return call.call.id == *item.call_id; });
+    const auto at = std::find_if(group_.begin(), group_.end(),
+                                 [&](const GroupCall& call) { return call.call.id == *item.call_id; });
     if (at == group_.end() || at->output) return bad_request("Duplicate tool output for call_id: {}.", *item.call_id);
     message.tool_call_id = *item.call_id;
     if (item.type == Item::Type::kToolSearchOutput) {
@@ -479,7 +508,8 @@ class Converter {
   // All calls of the group have outputs.
   void emit_group() {
     if (group_.empty()) return;
-    std::stable_sort(group_.begin(), group_.end(), [](const GroupCall& a, const GroupCall& b) { return a.call.id < b.call.id; });
+    std::stable_sort(group_.begin(), group_.end(),
+                     [](const GroupCall& a, const GroupCall& b) { return a.call.id < b.call.id; });
     auto& messages = out_.conversation.messages;
     if (messages.empty() || messages.back().role != Message::Role::kAssistant) add(Message::Role::kAssistant);
     Message& assistant = messages.back();

@@ -67,7 +67,8 @@ class ResponsesWriter final : public EventWriter {
     Item item;
     item.call_id = call.id;
     item.name = call.name;
-    const bool custom = std::find(echo.custom_tools.begin(), echo.custom_tools.end(), call.name) != echo.custom_tools.end();
+    const bool custom =
+        std::find(echo.custom_tools.begin(), echo.custom_tools.end(), call.name) != echo.custom_tools.end();
     if (custom) {
       item.kind = ItemKind::kCustomCall;
     } else if (echo.client_tool_search && call.name == "tool_search") {
@@ -95,7 +96,7 @@ class ResponsesWriter final : public EventWriter {
   }
 
   void finish(EndKind end, const std::string&) override {
-    incomplete_ = end == EndKind::kLength         ? std::optional<std::string_view>("max_output_tokens")
+    incomplete_ = end == EndKind::kLength          ? std::optional<std::string_view>("max_output_tokens")
                   : end == EndKind::kContentFilter ? std::optional<std::string_view>("content_filter")
                                                    : std::nullopt;
     status_ = incomplete_ ? "incomplete" : "completed";
@@ -114,7 +115,8 @@ class ResponsesWriter final : public EventWriter {
   void split_namespace(Item& item) const {
     const auto& map = state_.request->echo.namespaces;
     if (map) {
-      const auto at = std::find_if(map->begin(), map->end(), [&](const auto& entry) { return entry.first == item.name; });
+      const auto at =
+          std::find_if(map->begin(), map->end(), [&](const auto& entry) { return entry.first == item.name; });
       if (at == map->end()) return;
       item.name_space = at->second.first;
       item.name = at->second.second;
@@ -213,11 +215,14 @@ class ResponsesWriter final : public EventWriter {
       case ItemKind::kMessage:
         emit_done(item.kind == ItemKind::kMessage ? "response.output_text.done" : "response.reasoning_text.done", item,
                   [&](std::string& out) {
-                    if (item.kind == ItemKind::kMessage) out.append(",\"logprobs\":[").append(item.logprobs).append("]");
+                    if (item.kind == ItemKind::kMessage)
+                      out.append(",\"logprobs\":[").append(item.logprobs).append("]");
                   });
         emit("response.content_part.done", [&](std::string& out) { append_part_event(out, item, false); });
         break;
-      case ItemKind::kFunctionCall: call_done("response.function_call_arguments.done", "arguments", item); break;
+      case ItemKind::kFunctionCall:
+        call_done("response.function_call_arguments.done", "arguments", item);
+        break;
       case ItemKind::kCustomCall: {
         std::string rest;
         item.decoder.finish(rest);
@@ -225,7 +230,8 @@ class ResponsesWriter final : public EventWriter {
         call_done("response.custom_tool_call_input.done", "input", item);
         break;
       }
-      case ItemKind::kSearchCall: break;
+      case ItemKind::kSearchCall:
+        break;
     }
     if (item.kind == ItemKind::kSearchCall && !search_arguments(item)) item.status = "incomplete";
     item_event("response.output_item.done");
@@ -259,7 +265,9 @@ class ResponsesWriter final : public EventWriter {
     if (item.kind == ItemKind::kReasoning) {
       out += "{\"type\":\"reasoning_text\",\"text\":";
     } else {
-      out.append("{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[").append(empty ? "" : item.logprobs).append("],\"text\":");
+      out.append("{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[")
+          .append(empty ? "" : item.logprobs)
+          .append("],\"text\":");
     }
     append_json_string(out, empty ? std::string_view() : std::string_view(item.text));
     out.push_back('}');
@@ -268,7 +276,8 @@ class ResponsesWriter final : public EventWriter {
   void append_item(std::string& out, const Item& item) const {
     const bool closed = item.status != "in_progress";
     JsonWriter w(out);
-    constexpr std::string_view kTypes[] = {"reasoning", "message", "function_call", "custom_tool_call", "tool_search_call"};
+    constexpr std::string_view kTypes[] = {"reasoning", "message", "function_call", "custom_tool_call",
+                                           "tool_search_call"};
     w.begin_object().key("type").value(kTypes[static_cast<size_t>(item.kind)]).key("id").value(item.id);
     w.key("status").value(item.status);
     switch (item.kind) {
@@ -330,7 +339,13 @@ class ResponsesWriter final : public EventWriter {
     w.key("reasoning").begin_object().key("effort").value(echo.effort).key("summary").value(echo.summary).end_object();
     w.key("safety_identifier").null().key("service_tier").value("default").key("store").value(false);
     w.key("temperature").value(echo.temperature.value_or(1.0F));
-    w.key("text").begin_object().key("format").value(echo.text_format).key("verbosity").value(echo.verbosity).end_object();
+    w.key("text")
+        .begin_object()
+        .key("format")
+        .value(echo.text_format)
+        .key("verbosity")
+        .value(echo.verbosity)
+        .end_object();
     w.key("tool_choice").value(echo.tool_choice).key("tools").value(echo.tools);
     w.key("top_logprobs").value(echo.top_logprobs.value_or(0)).key("top_p").value(echo.top_p.value_or(1.0F));
     w.key("truncation").value("disabled").key("usage");

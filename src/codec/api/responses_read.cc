@@ -21,9 +21,11 @@ Read read_block(const Json& v, bool output, Block& out) {
   }
   if (found == "input_image") {
     out.type = Block::Type::kImage;
-    return read_struct(v, prefix + "InputImage", 1, optional("image_url", into(out.image_url)),
-                       optional("detail", [&](const Json& d) { return read_enum(d, {"low", "high", "original", "auto"}, out.detail); }),
-                       optional("file_id", into(out.file_id)));
+    return read_struct(
+        v, prefix + "InputImage", 1, optional("image_url", into(out.image_url)),
+        optional("detail",
+                 [&](const Json& d) { return read_enum(d, {"low", "high", "original", "auto"}, out.detail); }),
+        optional("file_id", into(out.file_id)));
   }
   out.input_text = found == "input_text";
   return read_struct(v, prefix + (out.input_text ? "InputText" : "OutputText"), 1, required("text", into(out.text)));
@@ -35,7 +37,8 @@ Read read_content(const Json& v, bool output, Content& out) {
     return read_error("invalid_type", output ? "output should be a string or a list of output content parts"
                                              : "content should be a string or a list of content blocks");
   }
-  return list_into(out.blocks.emplace(), [output](const Json& b, Block& block) { return read_block(b, output, block); })(v);
+  return list_into(out.blocks.emplace(),
+                   [output](const Json& b, Block& block) { return read_block(b, output, block); })(v);
 }
 
 auto parameters_into(const Json*& out) {
@@ -60,7 +63,8 @@ Read read_member(const Json& v, FunctionTool& out) {
 }
 
 Read read_tool(const Json& v, bool nested, Tool& out) {
-  constexpr std::string_view kTypes[] = {"function", "web_search", "web_search_2025_08_26", "namespace", "custom", "tool_search"};
+  constexpr std::string_view kTypes[] = {"function",  "web_search", "web_search_2025_08_26",
+                                         "namespace", "custom",     "tool_search"};
   // Unknown types are kept as such, so only the form of the tag is checked here.
   const Json* tag = v.find("type");
   if (const Json::Array* list = v.if_array(); list != nullptr && !list->empty()) tag = &(*list)[0];
@@ -75,27 +79,34 @@ Read read_tool(const Json& v, bool nested, Tool& out) {
   }
   const std::string prefix = "struct variant ResponsesTool::";
   switch (out.type) {
-    case Tool::Type::kFunction: return read_function(v, prefix + "Function", out.function);
-    case Tool::Type::kCustom: return read_struct(v, prefix + "Custom", 1, required("name", into(out.function.name)));
+    case Tool::Type::kFunction:
+      return read_function(v, prefix + "Function", out.function);
+    case Tool::Type::kCustom:
+      return read_struct(v, prefix + "Custom", 1, required("name", into(out.function.name)));
     case Tool::Type::kNamespace:
       return read_struct(v, prefix + "Namespace", 1, required("name", into(out.function.name)),
-                         optional("description", into(out.function.description)), required("tools", list_into(out.members, read_member)));
-    case Tool::Type::kToolSearch:
-      return read_struct(v, prefix + "ToolSearch", 1, optional("execution",
-                                                               [&](const Json& e) { return read_enum(e, kExecutions, out.execution.emplace()); }),
                          optional("description", into(out.function.description)),
-                         optional("parameters", parameters_into(out.function.parameters)));
+                         required("tools", list_into(out.members, read_member)));
+    case Tool::Type::kToolSearch:
+      return read_struct(
+          v, prefix + "ToolSearch", 1,
+          optional("execution", [&](const Json& e) { return read_enum(e, kExecutions, out.execution.emplace()); }),
+          optional("description", into(out.function.description)),
+          optional("parameters", parameters_into(out.function.parameters)));
     case Tool::Type::kWebSearch:
     case Tool::Type::kWebSearch2025:
-      return read_struct(v, prefix + "WebSearch", 1,
-                         optional("search_context_size", [&](const Json& s) { return read_variant(s, kVerbosities, out.context_size.emplace()); }),
-                         optional("user_location", [&](const Json& l) {
-                           Tool::Location& at = out.location.emplace();
-                           return read_struct(l, "struct ResponsesUserLocation", optional("city", into(at.city)),
-                                              optional("country", into(at.country)), optional("region", into(at.region)),
-                                              optional("timezone", into(at.timezone)));
-                         }));
-    case Tool::Type::kOther: return {};
+      return read_struct(
+          v, prefix + "WebSearch", 1,
+          optional("search_context_size",
+                   [&](const Json& s) { return read_variant(s, kVerbosities, out.context_size.emplace()); }),
+          optional("user_location", [&](const Json& l) {
+            Tool::Location& at = out.location.emplace();
+            return read_struct(l, "struct ResponsesUserLocation", optional("city", into(at.city)),
+                               optional("country", into(at.country)), optional("region", into(at.region)),
+                               optional("timezone", into(at.timezone)));
+          }));
+    case Tool::Type::kOther:
+      return {};
   }
   return {};
 }
@@ -110,15 +121,17 @@ Read read_reasoning(const Json& v, Item& out) {
 }
 
 Read read_message(const Json& v, size_t skip, Item& out) {
-  return read_struct(v, "struct ResponsesMessage", skip,
-                     required("role", [&](const Json& r) { return read_enum(r, {"user", "assistant", "system", "developer"}, out.role); }),
-                     required("content", [&](const Json& c) { return read_content(c, false, out.content); }));
+  return read_struct(
+      v, "struct ResponsesMessage", skip,
+      required("role",
+               [&](const Json& r) { return read_enum(r, {"user", "assistant", "system", "developer"}, out.role); }),
+      required("content", [&](const Json& c) { return read_content(c, false, out.content); }));
 }
 
 Read read_item(const Json& v, Item& out) {
-  constexpr std::string_view kTypes[] = {"message",          "function_call",         "function_call_output", "reasoning",
-                                         "custom_tool_call", "custom_tool_call_output", "tool_search_call",   "tool_search_output",
-                                         "web_search_call"};
+  constexpr std::string_view kTypes[] = {"message",          "function_call",      "function_call_output",
+                                         "reasoning",        "custom_tool_call",   "custom_tool_call_output",
+                                         "tool_search_call", "tool_search_output", "web_search_call"};
   if (!v.is_object()) return read_error("invalid_type", "invalid input item");
   const Json* tag = v.find("type");
   if (tag == nullptr) {
@@ -137,14 +150,17 @@ Read read_item(const Json& v, Item& out) {
   };
   const auto output = [&](const Json& o) { return read_content(o, true, out.content); };
   switch (out.type) {
-    case Item::Type::kMessage: return read_message(v, 1, out);
+    case Item::Type::kMessage:
+      return read_message(v, 1, out);
     case Item::Type::kFunctionCall:
       return read_struct(v, prefix + "FunctionCall", 1, required("arguments", into(out.arguments)),
                          required("call_id", [&](const Json& id) { return read_text(id, out.call_id.emplace()); }),
                          required("name", into(out.name)), optional("namespace", into(out.name_space)));
     case Item::Type::kFunctionCallOutput:
-      return read_struct(v, prefix + "FunctionCallOutput", 1, optional("call_id", into(out.call_id)), required("output", output));
-    case Item::Type::kReasoning: return read_reasoning(v, out);
+      return read_struct(v, prefix + "FunctionCallOutput", 1, optional("call_id", into(out.call_id)),
+                         required("output", output));
+    case Item::Type::kReasoning:
+      return read_reasoning(v, out);
     case Item::Type::kCustomToolCall:
       return read_struct(v, prefix + "CustomToolCall", 1,
                          required("call_id", [&](const Json& id) { return read_text(id, out.call_id.emplace()); }),
@@ -162,10 +178,13 @@ Read read_item(const Json& v, Item& out) {
                            return {};
                          }));
     case Item::Type::kToolSearchOutput:
-      return read_struct(v, prefix + "ToolSearchOutput", 1,
-                         required("call_id", [&](const Json& id) { return read_text(id, out.call_id.emplace()); }),
-                         optional("execution", execution), required("tools", list_into(out.tools, [](const Json& t, Tool& tool) { return read_tool(t, true, tool); })));
-    default: return {};
+      return read_struct(
+          v, prefix + "ToolSearchOutput", 1,
+          required("call_id", [&](const Json& id) { return read_text(id, out.call_id.emplace()); }),
+          optional("execution", execution),
+          required("tools", list_into(out.tools, [](const Json& t, Tool& tool) { return read_tool(t, true, tool); })));
+    default:
+      return {};
   }
 }
 
@@ -188,7 +207,8 @@ Read read_choice(const Json& v, Request& out) {
     DI_TRY(read_tag(v, "ResponsesToolChoiceObject", "type", kTypes, type));
     out.choice.type = static_cast<Type>(static_cast<size_t>(Type::kFunction) + type);
     if (type == 0 || type == 3) {
-      return read_struct(v, "struct variant ResponsesToolChoiceObject::Function", 1, required("name", into(out.choice.name)));
+      return read_struct(v, "struct variant ResponsesToolChoiceObject::Function", 1,
+                         required("name", into(out.choice.name)));
     }
     return {};
   }
@@ -209,11 +229,12 @@ Read read_format(const Json& v, Request& out) {
   std::string_view name;
   std::optional<std::string_view> description;
   std::optional<bool> strict;
-  DI_TRY(read_struct(v, "struct variant ResponsesTextFormat::JsonSchema", 1, required("name", into(name)), required("schema",
-                                                                                                                    [&](const Json& s) {
-                                                                                                                      out.format.format.schema = s;
-                                                                                                                      return Read();
-                                                                                                                    }),
+  DI_TRY(read_struct(v, "struct variant ResponsesTextFormat::JsonSchema", 1, required("name", into(name)),
+                     required("schema",
+                              [&](const Json& s) {
+                                out.format.format.schema = s;
+                                return Read();
+                              }),
                      optional("description", into(description)), optional("strict", into(strict))));
   out.format.strict = strict.value_or(false);
   echo.set("name", Json(name));
@@ -245,26 +266,35 @@ Read read_request(const Json& body, const CodecOptions& options, Request& out) {
       return read_error("invalid_type", "invalid length 1, expected struct ResponsesTextConfig with 2 elements");
     }
     if (v.is_object() && v.find("format") == nullptr) {
-      return read_struct(v, "struct ResponsesTextConfig", optional("verbosity", index_into(out.verbosity, kVerbosities)));
+      return read_struct(v, "struct ResponsesTextConfig",
+                         optional("verbosity", index_into(out.verbosity, kVerbosities)));
     }
-    return read_struct(v, "struct ResponsesTextConfig", format_field, optional("verbosity", index_into(out.verbosity, kVerbosities)));
+    return read_struct(v, "struct ResponsesTextConfig", format_field,
+                       optional("verbosity", index_into(out.verbosity, kVerbosities)));
   };
-  DI_TRY(read_struct(body, "struct ResponsesRequest", required("model", into(out.model)),
-                     optional("input", [&](const Json& v) { return read_input(v, out); }),
-                     optional("instructions", into(out.instructions)),
-                     optional("max_output_tokens", into(sampling.max_tokens, rules)), optional("reasoning", reasoning),
-                     optional("stream", into(out.stream)), optional("temperature", into(sampling.temperature)),
-                     optional("text", text), optional("tool_choice", [&](const Json& v) { return read_choice(v, out); }),
-                     optional("tools", list_into(out.tools, [](const Json& t, Tool& tool) { return read_tool(t, false, tool); })),
-                     optional("top_logprobs", into(sampling.top_logprobs, rules)), optional("top_p", into(sampling.top_p)),
-                     optional("user", into(out.user))));
+  DI_TRY(read_struct(
+      body, "struct ResponsesRequest", required("model", into(out.model)),
+      optional("input", [&](const Json& v) { return read_input(v, out); }),
+      optional("instructions", into(out.instructions)), optional("max_output_tokens", into(sampling.max_tokens, rules)),
+      optional("reasoning", reasoning), optional("stream", into(out.stream)),
+      optional("temperature", into(sampling.temperature)), optional("text", text),
+      optional("tool_choice", [&](const Json& v) { return read_choice(v, out); }),
+      optional("tools", list_into(out.tools, [](const Json& t, Tool& tool) { return read_tool(t, false, tool); })),
+      optional("top_logprobs", into(sampling.top_logprobs, rules)), optional("top_p", into(sampling.top_p)),
+      optional("user", into(out.user))));
   if (out.effort) out.thinking.effort = static_cast<Effort>(*out.effort);
   sampling.logprobs = sampling.top_logprobs.has_value();
   return {};
 }
 
 void write_function(JsonWriter& w, const FunctionTool& tool, const Tool* name_space) {
-  w.begin_object().key("type").value("function").key("name").value(tool.name).key("description").value(tool.description);
+  w.begin_object()
+      .key("type")
+      .value("function")
+      .key("name")
+      .value(tool.name)
+      .key("description")
+      .value(tool.description);
   w.key("parameters");
   if (tool.parameters != nullptr) {
     w.value(*tool.parameters);
@@ -303,10 +333,14 @@ void write_web_search(JsonWriter& w, const Tool& tool) {
 
 void write_tool(JsonWriter& w, const Tool& tool) {
   switch (tool.type) {
-    case Tool::Type::kFunction: return write_function(w, tool.function, nullptr);
+    case Tool::Type::kFunction:
+      return write_function(w, tool.function, nullptr);
     case Tool::Type::kWebSearch:
-    case Tool::Type::kWebSearch2025: return write_web_search(w, tool);
-    case Tool::Type::kCustom: w.begin_object().key("type").value("custom").key("name").value(tool.function.name).end_object(); return;
+    case Tool::Type::kWebSearch2025:
+      return write_web_search(w, tool);
+    case Tool::Type::kCustom:
+      w.begin_object().key("type").value("custom").key("name").value(tool.function.name).end_object();
+      return;
     case Tool::Type::kNamespace:
       w.begin_object().key("type").value("namespace").key("name").value(tool.function.name);
       w.key("description").value(tool.function.description).key("tools").begin_array();
@@ -334,7 +368,8 @@ void write_tool(JsonWriter& w, const Tool& tool) {
       }
       w.end_object();
       return;
-    case Tool::Type::kOther: return;
+    case Tool::Type::kOther:
+      return;
   }
 }
 
@@ -343,10 +378,14 @@ namespace {
 Json choice_echo(const Choice& choice) {
   using Type = Choice::Type;
   switch (choice.type.value_or(Type::kAuto)) {
-    case Type::kAuto: return Json("auto");
-    case Type::kNone: return Json("none");
-    case Type::kRequired: return Json("required");
-    default: break;
+    case Type::kAuto:
+      return Json("auto");
+    case Type::kNone:
+      return Json("none");
+    case Type::kRequired:
+      return Json("required");
+    default:
+      break;
   }
   constexpr std::string_view kTypes[] = {"function", "web_search", "web_search_2025_08_26", "custom"};
   Json out{Json::Object()};

@@ -37,13 +37,17 @@ Read is_text(const Json& v) {
   std::string_view text;
   return read_text(v, text);
 }
-Read is_number(const Json& v) { return v.is_number() ? Read() : Read(invalid_type(v, "a JSON number")); }
+Read is_number(const Json& v) {
+  return v.is_number() ? Read() : Read(invalid_type(v, "a JSON number"));
+}
 Read is_i64(const Json& v) {
   if (v.to_i64()) return {};
   if (v.is_integer()) return read_error("invalid_value", "invalid value: " + describe_json(v) + ", expected i64");
   return invalid_type(v, "i64");
 }
-Read is_text_list(const Json& v) { return read_list(v, is_text); }
+Read is_text_list(const Json& v) {
+  return read_list(v, is_text);
+}
 Read is_format(const Json& v) {
   size_t format = 0;
   constexpr std::string_view kFormats[] = {"email", "hostname", "ipv4", "ipv6", "uuid"};
@@ -88,8 +92,8 @@ Normal read_object(const Json& v) {
                                                              bool value = false;
                                                              return read_bool(b, value);
                                                            })),
-                     optional("required", keep(required, is_text_list)), optional("description", keep(description, is_text)),
-                     optional("$def", nodes_into(def))));
+                     optional("required", keep(required, is_text_list)),
+                     optional("description", keep(description, is_text)), optional("$def", nodes_into(def))));
   if (!properties) properties = Json(Json::Object{});
   return object_of("object", {{"properties", &properties},
                               {"additionalProperties", &additional},
@@ -134,7 +138,8 @@ Normal read_array(const Json& v) {
     items = *std::move(normal);
     return {};
   };
-  DI_TRY(read_struct(v, "struct ArraySchema", 1, required("items", node), optional("description", keep(description, is_text))));
+  DI_TRY(read_struct(v, "struct ArraySchema", 1, required("items", node),
+                     optional("description", keep(description, is_text))));
   return object_of("array", {{"items", &items}, {"description", &description}});
 }
 

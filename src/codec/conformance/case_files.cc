@@ -76,7 +76,8 @@ Result<Tokenizers> load_tokenizers(const std::string& dir, const std::string& ve
   const Json patch = DI_TRY(parse_json_file(find("tokenizer_v41_patch.json")));
   TokenizerOptions options;
   const Json* renames = DI_TRY(json_member(patch, "rename_added_tokens"));
-  if (!renames->is_object()) return fail(Errc::kCorruption, "tokenizer_v41_patch.json: `rename_added_tokens` is no map");
+  if (!renames->is_object())
+    return fail(Errc::kCorruption, "tokenizer_v41_patch.json: `rename_added_tokens` is no map");
   for (const JsonMember& member : renames->as_object()) {
     options.rename_added[static_cast<TokenId>(std::strtol(member.key.c_str(), nullptr, 10))] =
         std::string(DI_TRY(text_at(*renames, member.key)));
@@ -119,11 +120,14 @@ std::string id_of(const Json& c, const std::string& where) {
   return id != nullptr && id->is_string() ? id->as_string() : where;
 }
 
-Result<const Json*> member_at(const Json& object, std::string_view key) { return json_member(object, key); }
+Result<const Json*> member_at(const Json& object, std::string_view key) {
+  return json_member(object, key);
+}
 
 Result<std::string_view> text_at(const Json& object, std::string_view key) {
   const Json* member = DI_TRY(json_member(object, key));
-  if (!member->is_string()) return fail(Errc::kCorruption, "`{}`: expected a string, found {}", key, describe_json(*member));
+  if (!member->is_string())
+    return fail(Errc::kCorruption, "`{}`: expected a string, found {}", key, describe_json(*member));
   return std::string_view(member->as_string());
 }
 

@@ -12,7 +12,8 @@
 
 namespace di::codec::conformance {
 
-// Calls use(json, "file:line") for every line of every *.jsonl file in the folder, and use_file(json, file) for every other
+// Calls use(json, "file:line") for every line of every *.jsonl file in the folder, and use_file(json, file) for every
+// other
 // *.json file but tokenizers. A line or file that cannot be read is a failed case.
 void for_each_case(const std::string& dir, ConformanceResult& result,
                    const std::function<void(const Json&, const std::string&)>& use_line,

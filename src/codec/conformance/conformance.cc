@@ -20,11 +20,13 @@ std::string id_digest(const std::vector<TokenId>& ids) {
 }
 
 // One encoding against count, digest and, where given, the ids.
-Result<std::string> ids_difference(const Json& c, const std::string& kind, const Json* ids, const std::vector<TokenId>& found) {
+Result<std::string> ids_difference(const Json& c, const std::string& kind, const Json* ids,
+                                   const std::vector<TokenId>& found) {
   if (ids != nullptr) {
     const std::vector<TokenId> expected = DI_TRY(ids_of(*ids));
     if (expected != found) {
-      return difference(kind + "_ids", fmt::format("{}", fmt::join(expected, ",")), fmt::format("{}", fmt::join(found, ",")));
+      return difference(kind + "_ids", fmt::format("{}", fmt::join(expected, ",")),
+                        fmt::format("{}", fmt::join(found, ",")));
     }
   }
   if (const Json* n = c.find_value("n_" + kind); n != nullptr && n->to_u64() != found.size()) {
@@ -43,7 +45,8 @@ Result<std::string> encode_difference(const Json& c, const Tokenizer& tokenizer)
   std::string problem = DI_TRY(ids_difference(c, "full", full_ids, full));
   if (!problem.empty()) return problem;
   const Json* plain_ids = c.find_value("plain_ids");
-  problem = DI_TRY(ids_difference(c, "plain", plain_ids != nullptr ? plain_ids : full_ids, tokenizer.encode_plain(text)));
+  problem =
+      DI_TRY(ids_difference(c, "plain", plain_ids != nullptr ? plain_ids : full_ids, tokenizer.encode_plain(text)));
   if (!problem.empty()) return problem;
   const Json* equal = c.find_value("decode_full_equals_text");
   if (equal == nullptr) return std::string();
@@ -78,7 +81,8 @@ Result<std::string> class_difference(const std::string& name, const Json& ranges
   }
   for (uint32_t cp = 0; cp < 0x110000; ++cp) {
     if (((char_class(cp) & bit) != 0) != expected[cp]) {
-      return fmt::format("U+{:04X}: expected {}, found {}", cp, expected[cp] ? "member" : "no member", expected[cp] ? "no member" : "member");
+      return fmt::format("U+{:04X}: expected {}, found {}", cp, expected[cp] ? "member" : "no member",
+                         expected[cp] ? "no member" : "member");
     }
   }
   return std::string();
@@ -88,11 +92,14 @@ std::string outcome(const Result<std::string>& problem) {
   return problem ? *problem : "the case cannot run: " + problem.error().message;
 }
 
-bool has(const Json& c, std::string_view key) { return c.find(key) != nullptr; }
+bool has(const Json& c, std::string_view key) {
+  return c.find(key) != nullptr;
+}
 
 // The checksum of a generated id (recipe.md §5.1).
 std::string tool_call_id_difference(const Json& item) {
-  if (!item.is_string() || item.as_string().size() < 12) return "the case cannot run: expected an id, found " + describe_json(item);
+  if (!item.is_string() || item.as_string().size() < 12)
+    return "the case cannot run: expected an id, found " + describe_json(item);
   const std::string& id = item.as_string();
   const size_t random = id.size() - 24;
   const bool empty = id.substr(0, random).ends_with("ET_");
@@ -145,7 +152,8 @@ ConformanceResult run_recipe_cases(const std::string& dir, const std::string& ve
         if (has(c, "inputs")) {
           ++result.compared["streams"];
           result.add(id_of(c, where), check_stream(c, *tokenizers));
-        } else if (outcome_of != nullptr && outcome_of->find_value("ok") != nullptr && *outcome_of->find("ok") == Json(false)) {
+        } else if (outcome_of != nullptr && outcome_of->find_value("ok") != nullptr &&
+                   *outcome_of->find("ok") == Json(false)) {
           result.add(id_of(c, where), check_rejection(c, result));
         } else {
           ++result.compared["requests"];

@@ -29,7 +29,11 @@ void write_sources(JsonWriter& w, const std::vector<ImageSource>& sources) {
 
 void write_message(JsonWriter& w, const Message& message) {
   constexpr const char* kRoles[] = {"system", "user", "assistant", "tool", "latest_reminder"};
-  w.begin_object().key("role").value(kRoles[static_cast<size_t>(message.role)]).key("content").value(message.content.text);
+  w.begin_object()
+      .key("role")
+      .value(kRoles[static_cast<size_t>(message.role)])
+      .key("content")
+      .value(message.content.text);
   switch (message.role) {
     case Message::Role::kSystem:
       w.key("tools");
@@ -53,8 +57,11 @@ void write_message(JsonWriter& w, const Message& message) {
       }
       w.key("prefix").value(message.prefix);
       break;
-    case Message::Role::kTool: w.key("tool_call_id").value(message.tool_call_id); break;
-    default: break;
+    case Message::Role::kTool:
+      w.key("tool_call_id").value(message.tool_call_id);
+      break;
+    default:
+      break;
   }
   if (!message.image_sources.empty()) {
     w.key("image_sources");
@@ -119,7 +126,9 @@ std::string sources_json(const std::vector<ImageSource>& sources) {
 
 namespace {
 
-std::string to_text(const std::optional<uint64_t>& value) { return value ? fmt::format("{}", *value) : "null"; }
+std::string to_text(const std::optional<uint64_t>& value) {
+  return value ? fmt::format("{}", *value) : "null";
+}
 
 // The first sampling option that differs.
 std::string sampling_difference(const SamplingOptions& s, const Json& expected) {
@@ -138,19 +147,28 @@ std::string sampling_difference(const SamplingOptions& s, const Json& expected) 
   std::string found = "null";
   if (s.constraint) {
     found.clear();
-    JsonWriter(found).begin_object().key("kind").value(to_string(s.constraint->kind)).key("schema").value(s.constraint->schema).end_object();
+    JsonWriter(found)
+        .begin_object()
+        .key("kind")
+        .value(to_string(s.constraint->kind))
+        .key("schema")
+        .value(s.constraint->schema)
+        .end_object();
   }
   const Json* logprobs = expected.find_value("logprobs");
   for (const std::string& problem :
        {integer("max_tokens", s.max_tokens), real("temperature", s.temperature), real("top_p", s.top_p),
-        difference("logprobs", logprobs == nullptr || *logprobs == Json(false) ? "false" : "true", s.logprobs ? "true" : "false"),
-        integer("top_logprobs", s.top_logprobs), integer("seed", s.seed), difference("output_constraint", wanted, found)}) {
+        difference("logprobs", logprobs == nullptr || *logprobs == Json(false) ? "false" : "true",
+                   s.logprobs ? "true" : "false"),
+        integer("top_logprobs", s.top_logprobs), integer("seed", s.seed),
+        difference("output_constraint", wanted, found)}) {
     if (!problem.empty()) return problem;
   }
   return {};
 }
 
-Result<std::string> prompt_difference(const Json& result, const ConvertedRequest& request, const Tokenizers& tokenizers) {
+Result<std::string> prompt_difference(const Json& result, const ConvertedRequest& request,
+                                      const Tokenizers& tokenizers) {
   const RenderedPrompt prompt = render_conversation(request.conversation, request.version);
   std::string problem = difference("prompt", DI_TRY(text_at(result, "prompt")), prompt.text);
   if (!problem.empty()) return problem;
@@ -161,7 +179,8 @@ Result<std::string> prompt_difference(const Json& result, const ConvertedRequest
   w.end_array();
   problem = difference("special_byte_ranges", to_json(*DI_TRY(member_at(result, "special_byte_ranges"))), ranges);
   if (!problem.empty()) return problem;
-  problem = difference("image_sources", to_json(*DI_TRY(member_at(result, "image_sources"))), sources_json(prompt.image_sources));
+  problem = difference("image_sources", to_json(*DI_TRY(member_at(result, "image_sources"))),
+                       sources_json(prompt.image_sources));
   if (!problem.empty()) return problem;
   const Tokenizer& tokenizer = request.version == ModelVersion::kV4 ? *tokenizers.v4 : *tokenizers.v41;
   const std::vector<TokenId> ids = DI_TRY(encode_prompt(prompt, tokenizer));
@@ -178,7 +197,8 @@ Result<std::string> limits_difference(const Json& result, const ConvertedRequest
     const Json::Array& r = row.as_array();
     const auto tokens = resolve_max_tokens(request, r[0].to_u64().value_or(0), r[1].to_u64().value_or(0));
     const std::string found = tokens ? fmt::format("{}", *tokens) : tokens.error().message;
-    const std::string problem = difference("resolve_max_tokens", r[2].is_null() ? r[3].is_string() ? r[3].as_string() : "" : to_json(r[2]), found);
+    const std::string problem = difference(
+        "resolve_max_tokens", r[2].is_null() ? r[3].is_string() ? r[3].as_string() : "" : to_json(r[2]), found);
     if (!problem.empty()) return problem;
   }
   return std::string();
@@ -190,18 +210,26 @@ Result<std::string> request_difference(const Json& c, const Tokenizers& tokenize
   const CodecOptions options = DI_TRY(options_of(given != nullptr ? *given : Json()));
   const auto request = convert_request(DI_TRY(api_of(c)), DI_TRY(text_at(c, "body")), options);
   if (!request) return "refused: " + request.error().message;
-  std::string problem = difference("model_version", DI_TRY(text_at(result, "model_version")), request->version == ModelVersion::kV4 ? "v4" : "v41");
-  if (problem.empty()) problem = difference("stream", to_json(*DI_TRY(member_at(result, "stream"))), request->stream ? "true" : "false");
-  if (problem.empty()) problem = difference("conversation", to_json(*DI_TRY(member_at(result, "conversation"))), conversation_json(request->conversation));
-  if (problem.empty()) problem = sampling_difference(request->sampling, *DI_TRY(member_at(result, "inference_options")));
-  if (problem.empty()) problem = difference("parsing_options", to_json(*DI_TRY(member_at(result, "parsing_options"))), parsing_json(request->parsing));
+  std::string problem = difference("model_version", DI_TRY(text_at(result, "model_version")),
+                                   request->version == ModelVersion::kV4 ? "v4" : "v41");
+  if (problem.empty())
+    problem = difference("stream", to_json(*DI_TRY(member_at(result, "stream"))), request->stream ? "true" : "false");
+  if (problem.empty())
+    problem = difference("conversation", to_json(*DI_TRY(member_at(result, "conversation"))),
+                         conversation_json(request->conversation));
+  if (problem.empty())
+    problem = sampling_difference(request->sampling, *DI_TRY(member_at(result, "inference_options")));
+  if (problem.empty())
+    problem = difference("parsing_options", to_json(*DI_TRY(member_at(result, "parsing_options"))),
+                         parsing_json(request->parsing));
   if (problem.empty()) problem = DI_TRY(prompt_difference(result, *request, tokenizers));
   if (problem.empty()) problem = DI_TRY(limits_difference(result, *request));
   if (!problem.empty()) return problem;
   const Json* map = result.find_value("namespace_tool_map");
   if (map == nullptr) return std::string();
   Json found{Json::Object()};
-  for (const auto& [name, target] : request->echo.namespaces.value_or(decltype(request->echo.namespaces)::value_type())) {
+  for (const auto& [name, target] :
+       request->echo.namespaces.value_or(decltype(request->echo.namespaces)::value_type())) {
     Json& entry = found.set(name, Json());
     entry.push_back(Json(target.first));
     entry.push_back(Json(target.second));
@@ -217,12 +245,15 @@ Result<std::string> rejection_difference(const Json& c, ConformanceResult& count
   const std::string_view message = DI_TRY(text_at(result, "message"));
   if (request) return fmt::format("accepted, expected `{}`", message);
   const ApiError& error = request.error();
-  std::string problem = difference("stage", DI_TRY(text_at(result, "stage")), error.stage == ApiError::Stage::kParse ? "parse" : "convert");
+  std::string problem = difference("stage", DI_TRY(text_at(result, "stage")),
+                                   error.stage == ApiError::Stage::kParse ? "parse" : "convert");
   if (problem.empty()) problem = difference("message", message, error.message);
   const Json* body = result.find_value("body");
   if (problem.empty() && body != nullptr && body->is_string()) {
     problem = difference("body", body->as_string(), error.body());
-    if (problem.empty()) problem = difference("status_code", to_json(*DI_TRY(member_at(result, "status_code"))), fmt::format("{}", error.http_status));
+    if (problem.empty())
+      problem = difference("status_code", to_json(*DI_TRY(member_at(result, "status_code"))),
+                           fmt::format("{}", error.http_status));
   }
   ++counts.compared[body != nullptr ? "rejections with their whole body" : "rejections with their message"];
   return problem;

@@ -7,7 +7,9 @@ namespace di::codec::conformance {
 
 namespace {
 
-bool is_word(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool is_word(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
 
 // Tool call ids become call_NN_* or call_NN_ET_*; created, created_at and completed_at become 0.
 std::string mask(const std::string& text) {
@@ -55,7 +57,8 @@ Result<std::string> expected_events(const Json& list) {
   if (!list.is_array()) return fail(Errc::kCorruption, "expected a list of events");
   std::string out;
   for (const Json& event : list.as_array()) {
-    if (event.size() != 2 || !event.as_array()[1].is_string()) return fail(Errc::kCorruption, "an event must be [name, text]");
+    if (event.size() != 2 || !event.as_array()[1].is_string())
+      return fail(Errc::kCorruption, "an event must be [name, text]");
     const Json& name = event.as_array()[0];
     if (name.is_string()) out += name.as_string();
     out.append(" ").append(event.as_array()[1].as_string()).append("\n");
@@ -145,7 +148,8 @@ Result<std::string> stream_difference(const Json& c, const Tokenizers& tokenizer
       if (stream_error != nullptr) return fmt::format("input {}: no error, expected {}", i, to_json(*stream_error));
       return fail(Errc::kCorruption, "input {} has no outputs", i);
     }
-    const std::string problem = difference(fmt::format("events of input {}", i), DI_TRY(expected_events(outputs.as_array()[i])), written(events));
+    const std::string problem = difference(fmt::format("events of input {}", i),
+                                           DI_TRY(expected_events(outputs.as_array()[i])), written(events));
     if (!problem.empty()) return problem;
   }
   std::vector<StreamEvent> events;
@@ -153,9 +157,11 @@ Result<std::string> stream_difference(const Json& c, const Tokenizers& tokenizer
   const Json* finish_outputs = DI_TRY(member_at(result, "finish_outputs"));
   std::string problem = difference("finish_outputs", DI_TRY(expected_events(*finish_outputs)), written(events));
   const Json* accumulated = result.find_value("accumulated");
-  if (problem.empty() && accumulated != nullptr) problem = difference("accumulated", accumulated->as_string(), mask(output.body()));
+  if (problem.empty() && accumulated != nullptr)
+    problem = difference("accumulated", accumulated->as_string(), mask(output.body()));
   const Json* done = result.find_value("sse_done");
-  if (problem.empty()) problem = difference("sse_done", done != nullptr ? done->as_string() : "", output.end_of_stream().value_or(""));
+  if (problem.empty())
+    problem = difference("sse_done", done != nullptr ? done->as_string() : "", output.end_of_stream().value_or(""));
   return problem;
 }
 

@@ -13,14 +13,21 @@ using Label = Action::Label;
 
 std::string_view label_text(Action::Label label) {
   switch (label) {
-    case Label::kNone: return "";
-    case Label::kOpen: return "{";
-    case Label::kNext: return ", ";
-    case Label::kColon: return ": ";
+    case Label::kNone:
+      return "";
+    case Label::kOpen:
+      return "{";
+    case Label::kNext:
+      return ", ";
+    case Label::kColon:
+      return ": ";
     case Label::kQuoteOpen:
-    case Label::kQuoteClose: return "\"";
-    case Label::kEmptyObject: return "{}";
-    case Label::kClose: return "}";
+    case Label::kQuoteClose:
+      return "\"";
+    case Label::kEmptyObject:
+      return "{}";
+    case Label::kClose:
+      return "}";
   }
   return "";
 }
@@ -33,9 +40,15 @@ Machine::Machine(const ParsingOptions& options, const std::string& dsml, const s
     enter(kContentStrip);
   } else {
     switch (*options.thinking_start) {
-      case ThinkingStart::kReasoningStart: enter(kReasoningStrip); break;
-      case ThinkingStart::kReasoningContinuation: enter(kReasoningKeep); break;
-      case ThinkingStart::kContentContinuation: enter(kContentKeep); break;
+      case ThinkingStart::kReasoningStart:
+        enter(kReasoningStrip);
+        break;
+      case ThinkingStart::kReasoningContinuation:
+        enter(kReasoningKeep);
+        break;
+      case ThinkingStart::kContentContinuation:
+        enter(kContentKeep);
+        break;
     }
   }
 }

@@ -1,6 +1,6 @@
 // The stages of the output grammar (recipe.md §4.2) and their matchers (§4.3): bytes in, segments (action, length) out.
-// Every stage has branches, each a marker that ends the stage; all of them watch the bytes at once, so text that may begin a
-// marker is held back and nothing else is. Cost is linear in the bytes (KMP), whatever the markers.
+// Every stage has branches, each a marker that ends the stage; all of them watch the bytes at once, so text that may
+// begin a marker is held back and nothing else is. Cost is linear in the bytes (KMP), whatever the markers.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct Action {
   enum class Kind : uint8_t {
     kSkip,
     kContent,
-    kJsonOpen,      // the bracket that begins a JSON answer: content of a run of its own
+    kJsonOpen,  // the bracket that begins a JSON answer: content of a run of its own
     kReasoning,
     kSpace,         // one space of content per source piece
     kStopSequence,  // belongs to the matched stop string
@@ -120,9 +120,9 @@ class Machine {
   std::unique_ptr<std::array<Stage, kStages>> stages_;
   std::vector<Matcher> matchers_;  // of the current stage's branches
   StageId current_ = kFinished;
-  size_t buffered_ = 0;      // bytes of this stage without a segment
-  bool at_start_ = true;     // no byte of this stage was read
-  bool at_rest_ = true;      // all matchers are at zero
+  size_t buffered_ = 0;   // bytes of this stage without a segment
+  bool at_start_ = true;  // no byte of this stage was read
+  bool at_rest_ = true;   // all matchers are at zero
   bool stopped_ = false;
 };
 

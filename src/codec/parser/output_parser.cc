@@ -62,20 +62,33 @@ void OutputParser::output(std::string_view text, const LogprobListRef& logprobs)
   has_last_ = true;
   last_ = pending_;
   switch (pending_.kind) {
-    case Action::Kind::kSkip: break;
+    case Action::Kind::kSkip:
+      break;
     case Action::Kind::kContent:
-    case Action::Kind::kJsonOpen: sink_->content(text, logprobs); break;
-    case Action::Kind::kReasoning: sink_->reasoning(text, logprobs); break;
-    case Action::Kind::kSpace: sink_->content(" ", logprobs); break;
-    case Action::Kind::kStopSequence: stop_text_ += text; break;
+    case Action::Kind::kJsonOpen:
+      sink_->content(text, logprobs);
+      break;
+    case Action::Kind::kReasoning:
+      sink_->reasoning(text, logprobs);
+      break;
+    case Action::Kind::kSpace:
+      sink_->content(" ", logprobs);
+      break;
+    case Action::Kind::kStopSequence:
+      stop_text_ += text;
+      break;
     case Action::Kind::kCallBegin:
       if (new_run) name_.clear();
       break;
-    case Action::Kind::kName: name_ += text; break;
+    case Action::Kind::kName:
+      name_ += text;
+      break;
     case Action::Kind::kNameEnd:
       if (new_run) sink_->call_named(name_);
       break;
-    case Action::Kind::kArgumentRaw: sink_->call_arguments(text); break;
+    case Action::Kind::kArgumentRaw:
+      sink_->call_arguments(text);
+      break;
     case Action::Kind::kArgumentEscaped:
       escaped_.clear();
       append_json_escaped(escaped_, text);

@@ -1,6 +1,6 @@
-// Segments -> outputs (recipe.md §4.4): decides which text belongs to which event and when an event is due. Pieces wait in a
-// queue until the action of all their bytes is known; a piece of two actions is split.
-// One instance per output stream; not thread-safe.
+// Segments -> outputs (recipe.md §4.4): decides which text belongs to which event and when an event is due. Pieces wait
+// in a queue until the action of all their bytes is known; a piece of two actions is split. One instance per output
+// stream; not thread-safe.
 #pragma once
 
 #include <deque>

@@ -1,5 +1,5 @@
-// Token ids -> text pieces (recipe.md §5.2). A piece ends at every special token and, else, with the chunk, unless a character
-// is still incomplete. One instance per output stream; not thread-safe.
+// Token ids -> text pieces (recipe.md §5.2). A piece ends at every special token and, else, with the chunk, unless a
+// character is still incomplete. One instance per output stream; not thread-safe.
 #pragma once
 
 #include <memory>

@@ -61,7 +61,8 @@ void PromptBuilder::tool_definition(const ToolDefinition& tool, JsonStyle style)
 
 void PromptBuilder::tool_instructions(const ToolTags& tags) {
   plain(
-      "## Tools\n\nYou have access to a set of tools to help answer the user's question. You can invoke tools by writing "
+      "## Tools\n\nYou have access to a set of tools to help answer the user's question. You can invoke tools by "
+      "writing "
       "a \"");
   open_tag(tags.block);
   plain(">\" block like the following:\n\n");

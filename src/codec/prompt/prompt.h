@@ -1,7 +1,7 @@
 // Conversation -> prompt text with explicit special tokens -> token ids (recipe.md §1.4, §2). Pure functions.
 //
-// The text is never searched for special tokens: those that the template puts in are remembered as byte ranges, everything
-// else is encoded without the added vocabulary, so text from users can never become a control token.
+// The text is never searched for special tokens: those that the template puts in are remembered as byte ranges,
+// everything else is encoded without the added vocabulary, so text from users can never become a control token.
 #pragma once
 
 #include <string>
@@ -37,8 +37,8 @@ struct SpecialSpellings {
   std::string polygon = "<｜polygon｜>";
   std::string polygon_end = "<｜/polygon｜>";
 
-  // The default spellings, with the image token spelled as this tokenizer has it (<｜deepseek_image｜> in the V4.1 release,
-  // <｜image｜> elsewhere; recipe.md §1.3).
+  // The default spellings, with the image token spelled as this tokenizer has it (<｜deepseek_image｜> in the V4.1
+  // release, <｜image｜> elsewhere; recipe.md §1.3).
   static SpecialSpellings for_tokenizer(const Tokenizer& tokenizer);
 };
 
@@ -52,8 +52,8 @@ struct RenderedPrompt {
 RenderedPrompt render_conversation(const Conversation& conversation, ModelVersion version,
                                    const SpecialSpellings& special = {});
 
-// Ids of a rendered prompt. With a pool, long texts are cut at proven safe positions and encoded by all workers; the ids are
-// the same. Error (kInternal): a special token that the tokenizer does not have.
+// Ids of a rendered prompt. With a pool, long texts are cut at proven safe positions and encoded by all workers; the
+// ids are the same. Error (kInternal): a special token that the tokenizer does not have.
 Result<std::vector<TokenId>> encode_prompt(const RenderedPrompt& prompt, const Tokenizer& tokenizer,
                                            ThreadPool* pool = nullptr);
 
@@ -62,8 +62,8 @@ Result<std::vector<TokenId>> encode_conversation(const Conversation& conversatio
                                                  const Tokenizer& tokenizer, const SpecialSpellings& special = {},
                                                  ThreadPool* pool = nullptr);
 
-// Tokens that an image of w x h pixels takes in a V4.1 prompt, 184 at least (recipe.md §2.8). Error: no fixed point in 10
-// rounds, or an empty image.
+// Tokens that an image of w x h pixels takes in a V4.1 prompt, 184 at least (recipe.md §2.8). Error: no fixed point in
+// 10 rounds, or an empty image.
 Result<uint32_t> image_token_count(uint32_t width, uint32_t height);
 
 }  // namespace di::codec

@@ -16,7 +16,8 @@ constexpr std::string_view kHighEffort =
     "assumption is left unchecked.\n\n";
 constexpr std::string_view kMaxEffort =
     "Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.\nYou MUST reason with the utmost "
-    "depth and rigor, leaving absolutely nothing to chance: exhaustively decompose the problem into its most fundamental "
+    "depth and rigor, leaving absolutely nothing to chance: exhaustively decompose the problem into its most "
+    "fundamental "
     "components, trace every causal chain to its root, and resolve the underlying cause rather than any surface "
     "symptom.\nDo not stop reasoning until you have independently verified the solution from multiple angles and are "
     "certain that no assumption remains unchecked and no error remains undiscovered.\n\n";
@@ -114,10 +115,13 @@ class TemplateV4 {
 
   void effort() {
     switch (conversation_.reasoning_effort.value_or(ReasoningEffort::kHigh)) {
-      case ReasoningEffort::kLow: return;
+      case ReasoningEffort::kLow:
+        return;
       case ReasoningEffort::kHigh:
-      case ReasoningEffort::kXhigh: return out_.plain(kHighEffort);
-      case ReasoningEffort::kMax: return out_.plain(kMaxEffort);
+      case ReasoningEffort::kXhigh:
+        return out_.plain(kHighEffort);
+      case ReasoningEffort::kMax:
+        return out_.plain(kMaxEffort);
     }
   }
 
@@ -147,7 +151,8 @@ class TemplateV4 {
       case Role::kLatestReminder:
         out_.special(out_.spell.latest_reminder);
         return out_.rich(*item.content);
-      case Role::kAssistant: return assistant(*item.message, i + 1 == items_.size());
+      case Role::kAssistant:
+        return assistant(*item.message, i + 1 == items_.size());
     }
   }
 
@@ -189,8 +194,7 @@ class TemplateV4 {
   void tool_calls(const std::vector<ToolCall>& calls) {
     std::vector<const ToolCall*> sorted;
     for (const ToolCall& call : calls) sorted.push_back(&call);
-    std::stable_sort(sorted.begin(), sorted.end(),
-                     [](const ToolCall* a, const ToolCall* b) { return a->id < b->id; });
+    std::stable_sort(sorted.begin(), sorted.end(), [](const ToolCall* a, const ToolCall* b) { return a->id < b->id; });
     out_.plain("\n\n");
     out_.open_tag(kTagsV4.block);
     out_.plain(">\n");

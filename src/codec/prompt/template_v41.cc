@@ -117,7 +117,8 @@ class TemplateV41 {
     const PromptItem& item = items_[i];
     const std::optional<Role> previous = i > 0 ? std::optional(items_[i - 1].role()) : std::nullopt;
     switch (item.role()) {
-      case Role::kSystem: return system(item, i);
+      case Role::kSystem:
+        return system(item, i);
       case Role::kUser:
         turn(previous);
         return out_.rich(*item.content);
@@ -129,7 +130,8 @@ class TemplateV41 {
       case Role::kLatestReminder:
         out_.special(out_.spell.latest_reminder);
         return out_.rich(*item.content);
-      case Role::kAssistant: return assistant(*item.message, i);
+      case Role::kAssistant:
+        return assistant(*item.message, i);
     }
   }
 
@@ -185,7 +187,8 @@ class TemplateV41 {
     const bool has_calls = message.tool_calls && !message.tool_calls->empty();
     const bool reasoning = show && message.reasoning_content && !message.reasoning_content->empty();
     const bool ends_thinking = show && !(message.prefix && message.content.empty() && !has_calls);
-    const bool starts_thinking = reasoning || (ends_thinking && !out_.spell.think_end.empty()) || (show && message.prefix);
+    const bool starts_thinking =
+        reasoning || (ends_thinking && !out_.spell.think_end.empty()) || (show && message.prefix);
     out_.special(out_.spell.assistant);
     out_.special(starts_thinking ? out_.spell.think_start : out_.spell.think_end);
     if (reasoning) out_.assistant(*message.reasoning_content);

@@ -32,7 +32,8 @@ void SpellingFinder::add(std::string_view spelling, TokenId id) {
 SpellingFinder::Match SpellingFinder::find(std::string_view text, size_t from) const {
   for (size_t begin = from; begin < text.size(); ++begin) {
     uint32_t node = root_[static_cast<unsigned char>(text[begin])];
-    if (node == 0) [[likely]] continue;
+    if (node == 0) [[likely]]
+      continue;
     Match best;
     for (size_t at = begin + 1;; ++at) {
       if (nodes_[node].id >= 0) best = {begin, at, nodes_[node].id};

@@ -11,7 +11,9 @@ namespace {
 
 constexpr size_t kShortPiece = 64;  // bytes; longer ones use the heap, which is O(n log n)
 
-int table_bits(size_t entries) { return std::max(4, static_cast<int>(std::bit_width(entries * 2 - 1))); }
+int table_bits(size_t entries) {
+  return std::max(4, static_cast<int>(std::bit_width(entries * 2 - 1)));
+}
 
 }  // namespace
 
@@ -84,7 +86,8 @@ Result<void> Bpe::finish(bool ignore_merges) {
     if (pair == kNoPair) continue;
     const int left = byte_of[pair >> (2 * kIdBits)];
     const int right = byte_of[pair >> kIdBits & kIdMask];
-    if (left >= 0 && right >= 0) byte_pair_[static_cast<size_t>(left << 8 | right)] = static_cast<int32_t>(pair & kIdMask);
+    if (left >= 0 && right >= 0)
+      byte_pair_[static_cast<size_t>(left << 8 | right)] = static_cast<int32_t>(pair & kIdMask);
   }
   whole_ = std::make_unique<std::atomic<uint8_t>[]>(offset_.size());
   find_matches();
@@ -118,10 +121,11 @@ void Bpe::encode(std::string_view piece, std::vector<TokenId>& out) const {
   }
 }
 
-// Arrays on the stack: the lowest rank by a scan, the neighbours' ranks anew after each merge, the gap closed by moving.
+// Arrays on the stack: the lowest rank by a scan, the neighbours' ranks anew after each merge, the gap closed by
+// moving.
 void Bpe::merge_short(std::string_view piece, std::vector<TokenId>& out) const {
   TokenId ids[kShortPiece];
-  int32_t ranks[kShortPiece];     // rank of the pair (i, i+1)
+  int32_t ranks[kShortPiece];  // rank of the pair (i, i+1)
   auto n = static_cast<int>(piece.size());
   const auto* bytes = reinterpret_cast<const unsigned char*>(piece.data());
   for (int i = 0; i < n; ++i) ids[i] = byte_token_[bytes[i]];
@@ -160,9 +164,7 @@ void Bpe::merge_long(std::string_view piece, std::vector<TokenId>& out) const {
     int32_t left;
     TokenId left_id;
     TokenId right_id;
-    bool operator>(const Candidate& other) const {
-      return rank != other.rank ? rank > other.rank : left > other.left;
-    }
+    bool operator>(const Candidate& other) const { return rank != other.rank ? rank > other.rank : left > other.left; }
   };
   std::vector<Symbol> symbols(piece.size());
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
@@ -226,10 +228,11 @@ void Bpe::encode_reference(std::string_view piece, std::vector<TokenId>& out) co
 }
 
 size_t Bpe::memory_bytes() const {
-  return (piece_filter_.bits.capacity() + pair_filter_.bits.capacity()) * sizeof(uint64_t) + pieces_.capacity() * sizeof(Piece) + pairs_.capacity() * sizeof(Pair) + pool_.capacity() +
+  return (piece_filter_.bits.capacity() + pair_filter_.bits.capacity()) * sizeof(uint64_t) +
+         pieces_.capacity() * sizeof(Piece) + pairs_.capacity() * sizeof(Pair) + pool_.capacity() +
          (offset_.capacity() + length_.capacity()) * sizeof(uint32_t) + splits_.capacity() * sizeof(Split) +
-         reachable_.capacity() + lengths_.capacity() * sizeof(uint64_t) + shorter_.capacity() * sizeof(TokenId) + (byte_pair_.capacity() + merged_.capacity()) * sizeof(int32_t) +
-         offset_.size();
+         reachable_.capacity() + lengths_.capacity() * sizeof(uint64_t) + shorter_.capacity() * sizeof(TokenId) +
+         (byte_pair_.capacity() + merged_.capacity()) * sizeof(int32_t) + offset_.size();
 }
 
 }  // namespace di::codec

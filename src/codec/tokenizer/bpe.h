@@ -1,16 +1,19 @@
-// Vocabulary and merges of a byte-level BPE model, and the merging itself (recipe.md §1.2 step 6). Internal to the tokenizer.
-// Immutable after finish(), except for one byte per token that caches whether the token's own bytes encode to it alone.
+// Vocabulary and merges of a byte-level BPE model, and the merging itself (recipe.md §1.2 step 6). Internal to the
+// tokenizer. Immutable after finish(), except for one byte per token that caches whether the token's own bytes encode
+// to it alone.
 //
 // Two ways to the same ids:
 // - Merging: the pair of lowest rank first. Needs nothing of the model.
-// - Matching: the longest token that goes with its predecessor, with steps back where that leads nowhere. It rests on this:
-//   a sequence of tokens is the encoding of its text if and only if each token is the encoding of its own bytes and each
-//   neighbouring pair is the encoding of its joined bytes. For suppose all pairs are, and merging the whole text first crosses
-//   the border between t and u. Until then nothing crossed a border, so within t·u the merges done so far are exactly those
-//   that merging t·u alone would do (the lowest pair of the whole text that lies in t·u is the lowest pair of t·u), and the
-//   crossing merge would come next there too, against the assumption. Whether a pair crosses is read off the merges that
-//   made its two tokens, backwards in time. This needs models in which a token has one merge that makes it and parts are
-//   made before what they are used for; finish() checks both, and merging serves the other models.
+// - Matching: the longest token that goes with its predecessor, with steps back where that leads nowhere. It rests on
+// this:
+//   a sequence of tokens is the encoding of its text if and only if each token is the encoding of its own bytes and
+//   each neighbouring pair is the encoding of its joined bytes. For suppose all pairs are, and merging the whole text
+//   first crosses the border between t and u. Until then nothing crossed a border, so within t·u the merges done so far
+//   are exactly those that merging t·u alone would do (the lowest pair of the whole text that lies in t·u is the lowest
+//   pair of t·u), and the crossing merge would come next there too, against the assumption. Whether a pair crosses is
+//   read off the merges that made its two tokens, backwards in time. This needs models in which a token has one merge
+//   that makes it and parts are made before what they are used for; finish() checks both, and merging serves the other
+//   models.
 #pragma once
 
 #include <atomic>
@@ -47,13 +50,13 @@ class Bpe {
 
  private:
   static constexpr int32_t kNoRank = INT32_MAX;
-  struct Piece {     // open addressing on the token's bytes
-    uint64_t key;    // the bytes themselves (up to 8, zero padded), else their hash
-    int32_t id;      // -1: free
+  struct Piece {   // open addressing on the token's bytes
+    uint64_t key;  // the bytes themselves (up to 8, zero padded), else their hash
+    int32_t id;    // -1: free
     uint32_t length;
   };
-  // Open addressing on (left, right); left, right and rank share one word (21 bits each), so that the table stays small.
-  // All ones: free.
+  // Open addressing on (left, right); left, right and rank share one word (21 bits each), so that the table stays
+  // small. All ones: free.
   using Pair = uint64_t;
   static constexpr int kIdBits = 21;
   static constexpr uint64_t kIdMask = (uint64_t{1} << kIdBits) - 1;
@@ -61,7 +64,7 @@ class Bpe {
   static uint64_t pair_key(TokenId left, TokenId right) {
     return static_cast<uint64_t>(left) << kIdBits | static_cast<uint64_t>(right);
   }
-  struct Symbol;     // long pieces: doubly linked
+  struct Symbol;  // long pieces: doubly linked
 
   static uint64_t piece_key(std::string_view bytes);
   static size_t spread(uint64_t key, int shift) { return static_cast<size_t>((key * 0x9E3779B97F4A7C15ULL) >> shift); }
@@ -76,8 +79,8 @@ class Bpe {
   void merge_short(std::string_view piece, std::vector<TokenId>& out) const;
   void merge_long(std::string_view piece, std::vector<TokenId>& out) const;
 
-  // One bit per hash value: most look-ups are for what does not exist, and these two small tables say so without touching
-  // the big ones.
+  // One bit per hash value: most look-ups are for what does not exist, and these two small tables say so without
+  // touching the big ones.
   struct Filter {
     std::vector<uint64_t> bits;
     int shift = 0;
@@ -97,9 +100,9 @@ class Bpe {
   std::vector<Pair> pairs_;
   int piece_shift_ = 0;
   int pair_shift_ = 0;
-  std::string pool_;                   // bytes of all tokens
-  std::vector<uint32_t> offset_;       // [id], start in pool_
-  std::vector<uint32_t> length_;       // [id]
+  std::string pool_;              // bytes of all tokens
+  std::vector<uint32_t> offset_;  // [id], start in pool_
+  std::vector<uint32_t> length_;  // [id]
   TokenId byte_token_[256] = {};
   std::vector<int32_t> byte_pair_;  // [left byte << 8 | right byte], rank of the merge of two single bytes
   std::vector<TokenId> merged_;     // [rank]
@@ -109,11 +112,12 @@ class Bpe {
     TokenId right;
     int32_t rank;  // of the merge that makes the token, -1: none does
   };
-  std::vector<Split> splits_;             // [id]
-  std::vector<uint8_t> reachable_;        // [id], the token's bytes encode to it alone
-  std::vector<uint64_t> lengths_;         // [hash of the first bytes]: lengths of the tokens that start so, bit 63 = 63 and more
-  std::vector<uint32_t> long_lengths_;    // token lengths of 63 bytes and more, longest first
-  std::vector<TokenId> shorter_;          // [id], longest reachable token that is a proper prefix, or -1
+  std::vector<Split> splits_;       // [id]
+  std::vector<uint8_t> reachable_;  // [id], the token's bytes encode to it alone
+  std::vector<uint64_t>
+      lengths_;  // [hash of the first bytes]: lengths of the tokens that start so, bit 63 = 63 and more
+  std::vector<uint32_t> long_lengths_;  // token lengths of 63 bytes and more, longest first
+  std::vector<TokenId> shorter_;        // [id], longest reachable token that is a proper prefix, or -1
   bool ignore_merges_ = false;
   // Per token: 0 not looked at, 1 its bytes encode to itself, 2 they do not. Any thread may fill it in (same answer).
   mutable std::unique_ptr<std::atomic<uint8_t>[]> whole_;
@@ -151,16 +155,22 @@ inline uint64_t Bpe::piece_key(std::string_view bytes) {
   const char* p = bytes.data();
   size_t n = bytes.size();
   switch (n) {  // the common lengths without a call to memcpy
-    case 1: return static_cast<unsigned char>(p[0]);
-    case 2: return bpe::load_tail(p, 2);
-    case 3: return bpe::load_tail(p, 2) | bpe::load_tail(p + 2, 1) << 16;
-    case 4: return bpe::load_tail(p, 4);
+    case 1:
+      return static_cast<unsigned char>(p[0]);
+    case 2:
+      return bpe::load_tail(p, 2);
+    case 3:
+      return bpe::load_tail(p, 2) | bpe::load_tail(p + 2, 1) << 16;
+    case 4:
+      return bpe::load_tail(p, 4);
     case 5:
     case 6:
     case 7:
       return bpe::load_tail(p, 4) | bpe::load_tail(p + n - 4, 4) << ((n - 4) * 8);
-    case 8: return bpe::load_tail(p, 8);
-    default: break;
+    case 8:
+      return bpe::load_tail(p, 8);
+    default:
+      break;
   }
   uint64_t h = n;
   while (n > 16) {

@@ -18,7 +18,9 @@ size_t prefix_slot(std::string_view text) {
   return static_cast<size_t>((prefix * 0x9E3779B1U) >> (32 - kPrefixBits));
 }
 
-uint64_t length_bit(size_t length) { return uint64_t{1} << std::min<size_t>(length, 63); }
+uint64_t length_bit(size_t length) {
+  return uint64_t{1} << std::min<size_t>(length, 63);
+}
 
 }  // namespace
 
@@ -71,8 +73,9 @@ void Bpe::find_matches() {
   }
 }
 
-// Would merging left·right never join bytes of both before time `limit`? Undoes the merges inside the two tokens, latest
-// first; at each stage the two symbols at the border existed side by side, and their own merge must not have been due.
+// Would merging left·right never join bytes of both before time `limit`? Undoes the merges inside the two tokens,
+// latest first; at each stage the two symbols at the border existed side by side, and their own merge must not have
+// been due.
 bool Bpe::is_compatible(TokenId left, TokenId right, int32_t limit) const {
   while (true) {
     if (find_pair(left, right) < limit) return false;
@@ -117,7 +120,9 @@ TokenId Bpe::shorter_match(std::string_view text, size_t length) const {
   return -1;
 }
 
-TokenId Bpe::longest_match(std::string_view text) const { return shorter_match(text, text.size() + 1); }
+TokenId Bpe::longest_match(std::string_view text) const {
+  return shorter_match(text, text.size() + 1);
+}
 
 void Bpe::match(std::string_view piece, std::vector<TokenId>& out) const {
   // A position is dead when no encoding of what precedes it ends there and goes on.

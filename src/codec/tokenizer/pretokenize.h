@@ -1,8 +1,9 @@
 // The three sequential splits of the pre-tokenizer as one scanner over code points (recipe.md §1.2 steps 2-4).
 //
-// Split 1 cuts runs of \p{N} into groups of three, split 2 cuts runs of ideographs and kana off, split 3 cuts what each of
-// them left. A stretch without numbers and of one side of split 2 is a "segment"; the alternatives of split 3 never see past
-// its end. Inside a segment there are no number characters unless the segment is a number group itself, so alternative 2
+// Split 1 cuts runs of \p{N} into groups of three, split 2 cuts runs of ideographs and kana off, split 3 cuts what each
+// of them left. A stretch without numbers and of one side of split 2 is a "segment"; the alternatives of split 3 never
+// see past its end. Inside a segment there are no number characters unless the segment is a number group itself, so
+// alternative 2
 // ("one char that is no letter, punctuation, symbol, CR, LF") can only take white space, marks, controls and unassigned
 // characters.
 #pragma once

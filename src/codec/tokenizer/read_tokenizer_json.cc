@@ -1,6 +1,6 @@
-// Reads tokenizer.json with simdjson's on-demand parser: the file holds 128 000 vocabulary entries and as many merges, which
-// are consumed in order without building a document. Everything that the encoder relies on is checked, so that a tokenizer
-// of another form is refused and never silently encoded wrongly.
+// Reads tokenizer.json with simdjson's on-demand parser: the file holds 128 000 vocabulary entries and as many merges,
+// which are consumed in order without building a document. Everything that the encoder relies on is checked, so that a
+// tokenizer of another form is refused and never silently encoded wrongly.
 #include <simdjson.h>
 
 #include <algorithm>
@@ -15,8 +15,7 @@ namespace {
 namespace sj = simdjson::ondemand;
 
 constexpr std::string_view kSplits[3] = {
-    R"(\p{N}{1,3})",
-    "[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+",
+    R"(\p{N}{1,3})", "[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+",
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
 
 // One spelling for patterns that differ in harmless escapes: \" is ", and CR and LF may stand raw or as \r and \n.
@@ -178,7 +177,8 @@ class Reader {
     DI_TRY(check_model(model));
     sj::object vocab;
     size_t entries = 0;
-    if (model["vocab"].get_object().get(vocab) != simdjson::SUCCESS || vocab.count_fields().get(entries) != simdjson::SUCCESS) {
+    if (model["vocab"].get_object().get(vocab) != simdjson::SUCCESS ||
+        vocab.count_fields().get(entries) != simdjson::SUCCESS) {
       return broken("`model.vocab` must be an object");
     }
     impl_.bpe.reserve(entries, entries);

@@ -1,8 +1,8 @@
 #include "codec/tokenizer/tokenizer.h"
 
-#include <filesystem>
-
 #include <simdjson.h>
+
+#include <filesystem>
 
 #include "codec/tokenizer/pretokenize.h"
 #include "codec/tokenizer/tokenizer_impl.h"
@@ -80,7 +80,9 @@ std::string_view Tokenizer::token_bytes(TokenId id) const {
   return i < impl_->bytes.size() ? impl_->bytes[i] : std::string_view();
 }
 
-int32_t Tokenizer::vocab_size() const { return static_cast<int32_t>(impl_->bytes.size()); }
+int32_t Tokenizer::vocab_size() const {
+  return static_cast<int32_t>(impl_->bytes.size());
+}
 
 bool Tokenizer::is_added(TokenId id) const {
   const auto i = static_cast<size_t>(id);
@@ -98,7 +100,9 @@ std::optional<TokenId> Tokenizer::added_id(std::string_view spelling) const {
   return at->second;
 }
 
-const std::vector<AddedToken>& Tokenizer::added_tokens() const { return impl_->added; }
+const std::vector<AddedToken>& Tokenizer::added_tokens() const {
+  return impl_->added;
+}
 
 size_t Tokenizer::memory_bytes() const {
   return impl_->bpe.memory_bytes() + impl_->bytes.capacity() * sizeof(std::string_view) + impl_->flags.capacity() +

@@ -1,7 +1,7 @@
 // Byte-level BPE tokenizer of the DeepSeek family, read from a Hugging Face tokenizer.json of that form (recipe.md §1).
-// Owns the vocabulary, the merge table and the added tokens; immutable after loading, so one instance serves every thread.
-// Encoding never fails: all 256 bytes are tokens. Text should be valid UTF-8; a stray byte is treated as a character
-// without class and encodes to its byte token.
+// Owns the vocabulary, the merge table and the added tokens; immutable after loading, so one instance serves every
+// thread. Encoding never fails: all 256 bytes are tokens. Text should be valid UTF-8; a stray byte is treated as a
+// character without class and encodes to its byte token.
 #pragma once
 
 #include <functional>
@@ -44,7 +44,8 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // Appends the ids of `text` without the added vocabulary: a spelling such as <think> becomes ordinary ids. Adds no BOS.
+  // Appends the ids of `text` without the added vocabulary: a spelling such as <think> becomes ordinary ids. Adds no
+  // BOS.
   void encode_plain(std::string_view text, std::vector<TokenId>& out) const;
   std::vector<TokenId> encode_plain(std::string_view text) const;
   // The same with added-token spellings recognised (leftmost, longest; not-normalized ones first).

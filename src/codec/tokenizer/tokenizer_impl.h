@@ -21,7 +21,7 @@ struct Tokenizer::Impl {
   SpellingFinder second_pass;                                   // normalized: true
   std::vector<std::string_view> bytes;                          // [id], empty for an unknown id
   std::vector<uint8_t> flags;                                   // [id], kAdded | kSpecial
-  std::deque<std::string> extra_bytes;                          // owns the entries of `bytes` that are not in the BPE pool
+  std::deque<std::string> extra_bytes;  // owns the entries of `bytes` that are not in the BPE pool
 
   static constexpr uint8_t kAdded = 1;
   static constexpr uint8_t kSpecial = 2;

@@ -45,8 +45,7 @@ inline CodePoint decode_utf8(const char* at, const char* end) {
   } else if (lead >= 0xC2 && lead < 0xE0 && left >= 2 && follows(1)) {
     return {((lead & 0x1F) << 6) | (byte(1) & 0x3F), 2};
   } else if (lead >= 0xF0 && lead < 0xF5 && left >= 4 && follows(1) && follows(2) && follows(3)) {
-    const uint32_t v =
-        ((lead & 0x07) << 18) | ((byte(1) & 0x3F) << 12) | ((byte(2) & 0x3F) << 6) | (byte(3) & 0x3F);
+    const uint32_t v = ((lead & 0x07) << 18) | ((byte(1) & 0x3F) << 12) | ((byte(2) & 0x3F) << 6) | (byte(3) & 0x3F);
     if (v >= 0x10000 && v < 0x110000) return {v, 4};
   }
   return {0xFFFD, 1};

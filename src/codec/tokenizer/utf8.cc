@@ -6,8 +6,8 @@ namespace di::codec {
 
 namespace {
 
-// Length of the maximal subpart of an ill-formed sequence at `at`: the longest prefix of a well-formed sequence, at least
-// one byte (Unicode, table 3-7: the second byte's range depends on the lead).
+// Length of the maximal subpart of an ill-formed sequence at `at`: the longest prefix of a well-formed sequence, at
+// least one byte (Unicode, table 3-7: the second byte's range depends on the lead).
 size_t invalid_subpart(std::string_view bytes, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
   const unsigned lead = byte(at);
@@ -36,7 +36,9 @@ size_t invalid_subpart(std::string_view bytes, size_t at) {
 
 }  // namespace
 
-bool is_valid_utf8(std::string_view bytes) { return simdjson::validate_utf8(bytes.data(), bytes.size()); }
+bool is_valid_utf8(std::string_view bytes) {
+  return simdjson::validate_utf8(bytes.data(), bytes.size());
+}
 
 void append_utf8_lossy(std::string& out, std::string_view bytes) {
   size_t clean = 0;  // start of the well-formed stretch not yet copied

@@ -1,5 +1,5 @@
-// The CPU backend. A CpuStream is a worker team plus per-worker scratch; operators run to completion before they return.
-// `ops(Isa)` gives the table for an instruction set; `best_isa()` what this processor has (AVX2 is the minimum,
+// The CPU backend. A CpuStream is a worker team plus per-worker scratch; operators run to completion before they
+// return. `ops(Isa)` gives the table for an instruction set; `best_isa()` what this processor has (AVX2 is the minimum,
 // cli checks it at start). The reference table is the definition every other backend is compared with.
 #pragma once
 

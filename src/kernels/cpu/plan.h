@@ -1,5 +1,5 @@
-// How the CPU operators cut their work: pure functions of the shape and the number of workers. A choice here changes the time
-// of an operator, never its result (every output element is summed in one fixed order).
+// How the CPU operators cut their work: pure functions of the shape and the number of workers. A choice here changes
+// the time of an operator, never its result (every output element is summed in one fixed order).
 #pragma once
 
 #include <algorithm>
@@ -7,14 +7,14 @@
 
 namespace di::kernels::cpu {
 
-// Below these sizes (about 10 microseconds of one core) a parallel region gives less than it risks: it costs a microsecond on an
-// idle machine, but a scheduler's time slice when another process holds one of the cores.
+// Below these sizes (about 10 microseconds of one core) a parallel region gives less than it risks: it costs a
+// microsecond on an idle machine, but a scheduler's time slice when another process holds one of the cores.
 inline constexpr int64_t kSerialProducts = 256 * 1024;  // multiply-adds
 inline constexpr int64_t kSerialValues = 32 * 1024;     // values passed over once
 
 struct LinearShape {
-  int64_t rows;        // of x
-  int64_t outputs;     // of W, per group
+  int64_t rows;     // of x
+  int64_t outputs;  // of W, per group
   int64_t cols;
   int64_t groups;
   int64_t workers;
@@ -29,10 +29,13 @@ struct LinearPlan {
   bool parallel;
 };
 
-inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t divide_up(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
-// A task takes at most 128 weight rows: the part of a decoded panel that is in use at a time then stays in the second cache
-// (gemm.inl.h, kDepthBytes) and x is passed over rarely. There should be a few tasks per worker because cores differ in speed.
+// A task takes at most 128 weight rows: the part of a decoded panel that is in use at a time then stays in the second
+// cache (gemm.inl.h, kDepthBytes) and x is passed over rarely. There should be a few tasks per worker because cores
+// differ in speed.
 inline LinearPlan pick_linear(const LinearShape& s) {
   LinearPlan p{};
   const int64_t products = s.rows * s.outputs * s.cols * s.groups;

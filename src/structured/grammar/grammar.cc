@@ -93,9 +93,8 @@ bool Grammar::trim(Arena& arena) {
     }
   }
   for (State& s : states) {
-    std::erase_if(s.edges, [&](const Edge& e) {
-      return !live[e.to] || (e.kind == EdgeKind::kCall && !live_rules_[e.what]);
-    });
+    std::erase_if(s.edges,
+                  [&](const Edge& e) { return !live[e.to] || (e.kind == EdgeKind::kCall && !live_rules_[e.what]); });
   }
   return live_rules_[root];
 }

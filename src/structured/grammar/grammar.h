@@ -26,22 +26,22 @@ struct AuxValue {
 
 // Checked and applied in this order; an edge whose check fails is not there.
 struct Operation {
-  uint32_t min_count = 0;          // count >= min_count
-  uint32_t max_count = kNoLimit;   // count <= max_count
+  uint32_t min_count = 0;         // count >= min_count
+  uint32_t max_count = kNoLimit;  // count <= max_count
   uint32_t min_found = 0;
   uint32_t max_found = kNoLimit;
-  uint32_t room = kNoLimit;        // count + missing found (min_found_goal - found) <= room
+  uint32_t room = kNoLimit;  // count + missing found (min_found_goal - found) <= room
   uint32_t found_goal = 0;
-  uint32_t not_seen = kNone;       // this index is not in the set
-  uint32_t required = kNone;       // all of sets[required] are seen
+  uint32_t not_seen = kNone;         // this index is not in the set
+  uint32_t required = kNone;         // all of sets[required] are seen
   uint32_t missing_room = kNoLimit;  // count + number of sets[missing_of] not seen <= missing_room
   uint32_t missing_of = kNone;
-  uint32_t not_all_seen = 0;       // fewer than this many indices are seen, when > 0
+  uint32_t not_all_seen = 0;  // fewer than this many indices are seen, when > 0
   bool add_count = false;
-  uint32_t count_cap = kNoLimit;   // the counter stops there (no upper bound needs it)
+  uint32_t count_cap = kNoLimit;  // the counter stops there (no upper bound needs it)
   bool add_found = false;
   uint32_t found_cap = kNoLimit;
-  bool mark = false;               // not_seen becomes seen
+  bool mark = false;  // not_seen becomes seen
 };
 
 enum class EdgeKind : uint8_t { kSkip, kLexeme, kCall, kTokens };
@@ -68,8 +68,8 @@ struct Grammar {
   std::vector<Rule> rules;
   std::vector<State> states;
   std::vector<Operation> ops;
-  std::vector<std::vector<uint64_t>> sets;        // required members
-  std::vector<std::vector<TokenId>> token_sets;   // sorted
+  std::vector<std::vector<uint64_t>> sets;       // required members
+  std::vector<std::vector<TokenId>> token_sets;  // sorted
   RuleId root = 0;
 
   RuleId add_rule(bool nesting = false);

@@ -8,8 +8,12 @@ namespace {
 
 constexpr uint8_t kEndless = 255;
 
-void set_bit(std::vector<uint32_t>& mask, TokenId id) { mask[static_cast<uint32_t>(id) >> 5U] |= 1U << (static_cast<uint32_t>(id) & 31U); }
-void clear_bit(std::vector<uint32_t>& mask, TokenId id) { mask[static_cast<uint32_t>(id) >> 5U] &= ~(1U << (static_cast<uint32_t>(id) & 31U)); }
+void set_bit(std::vector<uint32_t>& mask, TokenId id) {
+  mask[static_cast<uint32_t>(id) >> 5U] |= 1U << (static_cast<uint32_t>(id) & 31U);
+}
+void clear_bit(std::vector<uint32_t>& mask, TokenId id) {
+  mask[static_cast<uint32_t>(id) >> 5U] &= ~(1U << (static_cast<uint32_t>(id) & 31U));
+}
 
 // Bytes of a character still to come after `byte`, given those due before it.
 uint32_t pending_after(uint8_t byte, uint32_t before) {
@@ -114,7 +118,8 @@ void Parser::walk(const Trie& trie, SetId from, std::vector<uint32_t>& mask, int
     if (n.inside != 0 && n.last - n.first > 1 && (slice >= 0 || n.last - n.first > 24)) {
       bool whole = false;
       for (size_t k = 0; k < kSlices && !whole; ++k) {
-        if (((n.inside >> k) & 1U) == 0 || reach(to, k, pending[n.depth + 1U]) < vocabulary_.slices[k].max_chars) continue;
+        if (((n.inside >> k) & 1U) == 0 || reach(to, k, pending[n.depth + 1U]) < vocabulary_.slices[k].max_chars)
+          continue;
         whole = true;
         if (slice != static_cast<int>(k)) {
           for (uint32_t t = n.first; t < n.last; ++t) set_bit(mask, trie.order[t]);

@@ -65,7 +65,8 @@ AuxId Parser::intern_aux(AuxValue v) {
 }
 
 bool Parser::check(const Operation& op, const AuxValue& v) const {
-  if (v.count < op.min_count || v.count > op.max_count || v.found < op.min_found || v.found > op.max_found) return false;
+  if (v.count < op.min_count || v.count > op.max_count || v.found < op.min_found || v.found > op.max_found)
+    return false;
   if (op.room != kNoLimit) {
     const uint32_t missing = op.found_goal > v.found ? op.found_goal - v.found : 0;
     if (uint64_t{v.count} + missing > op.room) return false;
@@ -128,7 +129,8 @@ void Parser::complete(Build& b, RuleId rule, SetId origin) {
     return;
   }
   const auto& waiting = sets_[origin]->waiting;
-  for (auto it = std::ranges::lower_bound(waiting, rule, {}, &Item::what); it != waiting.end() && it->what == rule; ++it) {
+  for (auto it = std::ranges::lower_bound(waiting, rule, {}, &Item::what); it != waiting.end() && it->what == rule;
+       ++it) {
     b.push(it->to, it->origin == kHere ? origin : it->origin, it->aux);
   }
 }
@@ -202,7 +204,8 @@ SetId Parser::intern(Build& b) {
       return it->second;
     }
   }
-  bytes_ += static_cast<int64_t>(sizeof(ItemSet) + 48 + sizeof(Item) * (s.lexemes.size() + s.waiting.size() + s.tokens.size()));
+  bytes_ += static_cast<int64_t>(sizeof(ItemSet) + 48 +
+                                 sizeof(Item) * (s.lexemes.size() + s.waiting.size() + s.tokens.size()));
   if (sets_.size() >= limits_.max_states || bytes_ > limits_.state_bytes) {
     failed_ = true;
     return kDeadSet;

@@ -1,8 +1,8 @@
-// The parser: sets of items in Earley's way over the lazily built lexeme automata. A set is immutable and hash-consed, so a
-// position in a text is one number: clone and rollback are free, and equal situations share successors and masks.
+// The parser: sets of items in Earley's way over the lazily built lexeme automata. A set is immutable and hash-consed,
+// so a position in a text is one number: clone and rollback are free, and equal situations share successors and masks.
 //
-// An item says: in the frame opened at set `origin` of a rule, with the counters `aux`, lexeme `rest` is still to be read,
-// then the rule goes on at state `to`. Not thread-safe; the owner locks.
+// An item says: in the frame opened at set `origin` of a rule, with the counters `aux`, lexeme `rest` is still to be
+// read, then the rule goes on at state `to`. Not thread-safe; the owner locks.
 #pragma once
 
 #include <array>
@@ -40,8 +40,8 @@ struct ItemSet {
   std::unique_ptr<std::vector<uint32_t>> dense;
   std::unique_ptr<std::vector<TokenId>> sparse;
   uint64_t hash = 0;
-  // How many characters of slice k can always be read from here, 255 = without end; valid where known. Second half: after
-  // the rest of a character that has begun.
+  // How many characters of slice k can always be read from here, 255 = without end; valid where known. Second half:
+  // after the rest of a character that has begun.
   std::array<uint8_t, 2 * kSlices> reach{};
   std::array<bool, 2 * kSlices> reach_known{};
 };

@@ -354,7 +354,9 @@ NodeId Arena::repeat(NodeId a, uint32_t min, uint32_t max) {
   return intern(n, {});
 }
 
-NodeId Arena::json_string(NodeId text) { return json_phase(text, 0); }
+NodeId Arena::json_string(NodeId text) {
+  return json_phase(text, 0);
+}
 
 bool Arena::matches(NodeId id, std::string_view text) {
   for (const char c : text) {

@@ -1,10 +1,12 @@
-// Regular expressions over bytes as hash-consed nodes with derivatives: equal languages written alike have equal ids, and
-// a node is at the same time a state of the lazily built automaton (its row of 256 successors is made on first use).
+// Regular expressions over bytes as hash-consed nodes with derivatives: equal languages written alike have equal ids,
+// and a node is at the same time a state of the lazily built automaton (its row of 256 successors is made on first
+// use).
 //
 // Closed under intersection and complement, which JSON Schema needs (structured-output.md §2.2). A node that holds an
 // intersection, a complement or a remainder automaton may denote the empty language without being kNothing; rows never
 // lead to such a node: every successor is checked and replaced by kNothing when no text can complete it.
-// Strings of JSON are wrapped (json_string): the inner expression speaks of decoded UTF-8, the wrapper of the escaped text.
+// Strings of JSON are wrapped (json_string): the inner expression speaks of decoded UTF-8, the wrapper of the escaped
+// text.
 //
 // Not thread-safe; the owner locks. Work is bounded by a Budget; when it is used up, operations return kNothing and
 // budget().exhausted() says so: the caller must then discard the results.
@@ -29,16 +31,29 @@ constexpr NodeId kEmptyText = 1;  // the empty text
 constexpr NodeId kAllBytes = 2;   // every byte string
 constexpr uint32_t kNoLimit = UINT32_MAX;
 
-enum class NodeKind : uint8_t { kNever, kEmpty, kAnything, kBytes, kConcat, kAlt, kAnd, kNot, kRepeat, kRemainder, kJsonString };
+enum class NodeKind : uint8_t {
+  kNever,
+  kEmpty,
+  kAnything,
+  kBytes,
+  kConcat,
+  kAlt,
+  kAnd,
+  kNot,
+  kRepeat,
+  kRemainder,
+  kJsonString
+};
 
 struct Node {
   NodeKind kind = NodeKind::kNever;
   bool nullable = false;  // the empty text matches
   bool boolean = false;   // holds kAnd, kNot or kRemainder: emptiness must be looked for
-  uint32_t a = 0;         // kConcat, kNot, kRepeat, kJsonString: first child; kAlt, kAnd: offset of children; kBytes: set; kRemainder: modulus
-  uint32_t b = 0;         // kConcat: second child; kAlt, kAnd: number of children; kRemainder: remainder so far
-  uint32_t min = 0;       // kRepeat: bound; kJsonString, kRemainder: phase
-  uint32_t max = 0;       // kRepeat: bound; kRemainder: digits after the point that count
+  uint32_t a = 0;    // kConcat, kNot, kRepeat, kJsonString: first child; kAlt, kAnd: offset of children; kBytes: set;
+                     // kRemainder: modulus
+  uint32_t b = 0;    // kConcat: second child; kAlt, kAnd: number of children; kRemainder: remainder so far
+  uint32_t min = 0;  // kRepeat: bound; kJsonString, kRemainder: phase
+  uint32_t max = 0;  // kRepeat: bound; kRemainder: digits after the point that count
 };
 
 class Arena {

@@ -6,7 +6,9 @@
 
 namespace di::structured {
 
-CharSet CharSet::all() { return of(0, 0x10ffff); }
+CharSet CharSet::all() {
+  return of(0, 0x10ffff);
+}
 
 CharSet CharSet::of(uint32_t first, uint32_t last) {
   CharSet s;
@@ -19,7 +21,9 @@ void CharSet::add(uint32_t first, uint32_t last) {
   if (first <= last) ranges_.emplace_back(first, last);
 }
 
-void CharSet::add(const CharSet& other) { ranges_.insert(ranges_.end(), other.ranges_.begin(), other.ranges_.end()); }
+void CharSet::add(const CharSet& other) {
+  ranges_.insert(ranges_.end(), other.ranges_.begin(), other.ranges_.end());
+}
 
 void CharSet::normalise() {
   std::vector<Range> cut;
@@ -80,7 +84,9 @@ bool CharSet::disjoint(const CharSet& other) const {
   return true;
 }
 
-bool CharSet::subset_of(const CharSet& other) const { return disjoint(other.complement()); }
+bool CharSet::subset_of(const CharSet& other) const {
+  return disjoint(other.complement());
+}
 
 namespace {
 
@@ -191,7 +197,8 @@ std::optional<uint32_t> read_utf8(std::string_view text, size_t& at) {
 }
 
 size_t count_chars(std::string_view text) {
-  return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (static_cast<uint8_t>(c) & 0xc0U) != 0x80; }));
+  return static_cast<size_t>(
+      std::ranges::count_if(text, [](char c) { return (static_cast<uint8_t>(c) & 0xc0U) != 0x80; }));
 }
 
 }  // namespace di::structured

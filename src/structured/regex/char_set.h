@@ -1,4 +1,5 @@
-// Sets of Unicode code points as sorted disjoint ranges, and their UTF-8 as byte expressions. Surrogates are never members.
+// Sets of Unicode code points as sorted disjoint ranges, and their UTF-8 as byte expressions. Surrogates are never
+// members.
 #pragma once
 
 #include <cstdint>

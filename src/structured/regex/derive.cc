@@ -27,7 +27,9 @@ int hex_digit(uint8_t b) {
   return -1;
 }
 
-bool has_short_escape(uint32_t c) { return c == 8 || c == 9 || c == 10 || c == 12 || c == 13; }
+bool has_short_escape(uint32_t c) {
+  return c == 8 || c == 9 || c == 10 || c == 12 || c == 13;
+}
 
 int short_escape(uint8_t b) {
   switch (b) {
@@ -51,7 +53,9 @@ int short_escape(uint8_t b) {
 
 }  // namespace
 
-NodeId Arena::multiple_of(uint32_t modulus, uint32_t digits) { return remainder(modulus, digits, 0, kStart); }
+NodeId Arena::multiple_of(uint32_t modulus, uint32_t digits) {
+  return remainder(modulus, digits, 0, kStart);
+}
 
 NodeId Arena::remainder(uint32_t modulus, uint32_t digits, uint32_t value, uint32_t phase) {
   Node n;
@@ -94,7 +98,8 @@ NodeId Arena::json_phase(NodeId text, uint32_t phase) {
   n.kind = NodeKind::kJsonString;
   n.a = text;
   n.min = phase;
-  // An escape commits to a character that the text may refuse: successors must be looked at even where the text is plain.
+  // An escape commits to a character that the text may refuse: successors must be looked at even where the text is
+  // plain.
   n.boolean = true;
   const NodeId id = intern(n, {});
   if (phase == kInside && !nodes_[text].boolean) life_[id] = Life::kLive;
@@ -210,7 +215,8 @@ void Arena::first_sets(NodeId id, std::vector<ByteSet>& sets) {
           sets.push_back(ByteSet::of('"'));
           sets.push_back(ByteSet::of('\\'));
         } else {
-          for (const char c : std::string_view("\"\\btnfru0123456789acdeABCDEF")) sets.push_back(ByteSet::of(static_cast<uint8_t>(c)));
+          for (const char c : std::string_view("\"\\btnfru0123456789acdeABCDEF"))
+            sets.push_back(ByteSet::of(static_cast<uint8_t>(c)));
         }
         break;
       default:

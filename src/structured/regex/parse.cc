@@ -21,7 +21,9 @@ CharSet space_set() {
   return s;
 }
 
-CharSet digit_set() { return CharSet::of('0', '9'); }
+CharSet digit_set() {
+  return CharSet::of('0', '9');
+}
 
 CharSet word_set() {
   CharSet s;
@@ -66,7 +68,8 @@ std::optional<CharSet> posix_class(std::string_view name) {
 
 class Parser {
  public:
-  Parser(std::string_view text, PatternUse use, const PatternLimits& limits) : text_(text), use_(use), limits_(limits) {}
+  Parser(std::string_view text, PatternUse use, const PatternLimits& limits)
+      : text_(text), use_(use), limits_(limits) {}
 
   Expected<SyntaxTree> run() {
     if (text_.starts_with("(?i)")) {
@@ -77,7 +80,8 @@ class Parser {
     while (at_ < text_.size()) {
       if (auto done = term(); !done) return std::unexpected(done.error());
     }
-    if (groups_.size() != 1) return refuse("invalid_regex", fmt::format("group opened at offset {} is not closed", groups_.back().offset));
+    if (groups_.size() != 1)
+      return refuse("invalid_regex", fmt::format("group opened at offset {} is not closed", groups_.back().offset));
     tree_.root = close(groups_.back());
     return std::move(tree_);
   }
@@ -252,7 +256,8 @@ class Parser {
         return bad("repeat bounds are in the wrong order");
       }
       if (low > limits_.max_repeat || (!open && high > limits_.max_repeat)) {
-        return refuse("constraint_too_complex", fmt::format("at offset {}: repeat bound above {}", from, limits_.max_repeat));
+        return refuse("constraint_too_complex",
+                      fmt::format("at offset {}: repeat bound above {}", from, limits_.max_repeat));
       }
       min = static_cast<uint32_t>(low);
       max = open ? kNoLimit : static_cast<uint32_t>(high);
@@ -267,7 +272,9 @@ class Parser {
   Done open_group() {
     Group g;
     g.offset = at_;
-    if (groups_.size() > limits_.max_nesting) return refuse("constraint_too_complex", fmt::format("at offset {}: groups nested deeper than {}", at_, limits_.max_nesting));
+    if (groups_.size() > limits_.max_nesting)
+      return refuse("constraint_too_complex",
+                    fmt::format("at offset {}: groups nested deeper than {}", at_, limits_.max_nesting));
     ++at_;
     if (next_is("?")) {
       if (next_is("?:")) {
@@ -324,24 +331,36 @@ class Parser {
     auto one = [](uint32_t code) { return std::optional(CharSet::of(code, code)); };
     ++at_;
     switch (c) {
-      case 'd': return std::optional(digit_set());
-      case 'D': return std::optional(digit_set().complement());
-      case 'w': return std::optional(word_set());
-      case 'W': return std::optional(word_set().complement());
-      case 's': return std::optional(space_set());
-      case 'S': return std::optional(space_set().complement());
+      case 'd':
+        return std::optional(digit_set());
+      case 'D':
+        return std::optional(digit_set().complement());
+      case 'w':
+        return std::optional(word_set());
+      case 'W':
+        return std::optional(word_set().complement());
+      case 's':
+        return std::optional(space_set());
+      case 'S':
+        return std::optional(space_set().complement());
       case 'h': {
         CharSet s = CharSet::of(' ', ' ');
         s.add(9, 9);
         s.normalise();
         return std::optional(s);
       }
-      case 't': return one(9);
-      case 'n': return one(10);
-      case 'v': return one(11);
-      case 'f': return one(12);
-      case 'r': return one(13);
-      case '0': return one(0);
+      case 't':
+        return one(9);
+      case 'n':
+        return one(10);
+      case 'v':
+        return one(11);
+      case 'f':
+        return one(12);
+      case 'r':
+        return one(13);
+      case '0':
+        return one(0);
       case 'x': {
         auto v = hex(2);
         if (!v) return std::unexpected(v.error());
@@ -518,7 +537,8 @@ class Parser {
 
 Expected<SyntaxTree> parse_pattern(std::string_view pattern, PatternUse use, const PatternLimits& limits) {
   if (pattern.size() > limits.max_bytes) {
-    return refuse("constraint_too_large", fmt::format("pattern of {} bytes, at most {} are accepted", pattern.size(), limits.max_bytes));
+    return refuse("constraint_too_large",
+                  fmt::format("pattern of {} bytes, at most {} are accepted", pattern.size(), limits.max_bytes));
   }
   return Parser(pattern, use, limits).run();
 }

@@ -1,9 +1,10 @@
-// Lowering with continuations: lower(node, rest) is the language of all that follows from the node's start to the end of
-// the text, so that `$` and look-aheads are intersections with what follows (structured-output.md §5).
+// Lowering with continuations: lower(node, rest) is the language of all that follows from the node's start to the end
+// of the text, so that `$` and look-aheads are intersections with what follows (structured-output.md §5).
 #include "structured/regex/pattern.h"
 
-#include <algorithm>
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "structured/regex/syntax.h"
 
@@ -190,7 +191,8 @@ class Lowering {
     if (before == Before::kUnknown) return unsupported("a word border after characters of both kinds");
     const NodeId any = arena_.any_text();
     const bool want_word = (before == Before::kWord) == negated;
-    return arena_.both(rest, want_word ? arena_.concat(word_, any) : arena_.alt(kEmptyText, arena_.concat(other_, any)));
+    return arena_.both(rest,
+                       want_word ? arena_.concat(word_, any) : arena_.alt(kEmptyText, arena_.concat(other_, any)));
   }
 
   NodeId lower_concat(const std::vector<uint32_t>& kids, NodeId rest, Before before) {
@@ -220,7 +222,8 @@ class Lowering {
   }
 
   NodeId split_at(const std::vector<uint32_t>& kids, size_t i, NodeId rest, Before before) {
-    if (!at(kids[i]).plain || ++splits_ > 64) return unsupported("an assertion behind an optional group with assertions");
+    if (!at(kids[i]).plain || ++splits_ > 64)
+      return unsupported("an assertion behind an optional group with assertions");
     const std::vector<uint32_t> head(kids.begin(), kids.begin() + static_cast<std::ptrdiff_t>(i));
     const std::vector<uint32_t> tail(kids.begin() + static_cast<std::ptrdiff_t>(i) + 1, kids.end());
     Before at_item = before;

@@ -23,6 +23,7 @@ struct PatternLimits {
 
 // The language over decoded UTF-8. Errors: invalid_regex, unsupported_regex_feature, constraint_too_large,
 // constraint_too_complex, with the byte offset in the message.
-Expected<NodeId> compile_pattern(Arena& arena, std::string_view pattern, PatternUse use, const PatternLimits& limits = {});
+Expected<NodeId> compile_pattern(Arena& arena, std::string_view pattern, PatternUse use,
+                                 const PatternLimits& limits = {});
 
 }  // namespace di::structured

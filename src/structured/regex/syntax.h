@@ -12,7 +12,16 @@
 namespace di::structured {
 
 enum class SyntaxKind : uint8_t {
-  kEmpty, kClass, kConcat, kAlt, kRepeat, kTextStart, kTextEnd, kLookAhead, kLookBehind, kWordBorder
+  kEmpty,
+  kClass,
+  kConcat,
+  kAlt,
+  kRepeat,
+  kTextStart,
+  kTextEnd,
+  kLookAhead,
+  kLookBehind,
+  kWordBorder
 };
 
 struct Syntax {

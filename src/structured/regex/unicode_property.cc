@@ -10,9 +10,9 @@ struct Group {
 };
 
 // Groups of categories: all whose short name begins so.
-constexpr Group kGroups[] = {{"Letter", "L"}, {"Mark", "M"},      {"Number", "N"}, {"Punctuation", "P"},
-                             {"punct", "P"},  {"Symbol", "S"},    {"Separator", "Z"}, {"Other", "C"},
-                             {"Combining_Mark", "M"}, {"digit", "Nd"},    {"cntrl", "Cc"}};
+constexpr Group kGroups[] = {{"Letter", "L"},         {"Mark", "M"},   {"Number", "N"},    {"Punctuation", "P"},
+                             {"punct", "P"},          {"Symbol", "S"}, {"Separator", "Z"}, {"Other", "C"},
+                             {"Combining_Mark", "M"}, {"digit", "Nd"}, {"cntrl", "Cc"}};
 
 }  // namespace
 
@@ -42,7 +42,8 @@ std::optional<CharSet> unicode_property(std::string_view name) {
   for (const UnicodeEntry& e : unicode_entries()) {
     const bool is_category = e.kind == UnicodeKind::kCategory;
     if (is_category ? !category : !script) continue;
-    const bool hit = is_category && !prefix.empty() ? e.name.starts_with(prefix) : name == e.name || name == e.long_name;
+    const bool hit =
+        is_category && !prefix.empty() ? e.name.starts_with(prefix) : name == e.name || name == e.long_name;
     if (!hit) continue;
     for (const UnicodeRange& r : e.ranges) out.add(r.first, r.last);
   }

@@ -1,7 +1,8 @@
 // Keywords that combine subschemas: references, allOf, anyOf, oneOf, not, if, dependencies, unevaluated*.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
-#include <fmt/format.h>
 
 #include "structured/schema/schema.h"
 
@@ -9,21 +10,50 @@ namespace di::structured {
 namespace {
 
 // Read elsewhere, or annotations.
-constexpr std::array<std::string_view, 31> kSilent = {
-    "type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "pattern", "format",
-    "minLength", "maxLength", "nullable", "if", "then", "else", "unevaluatedProperties", "unevaluatedItems", "title",
-    "description", "default", "example", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "contentMediaType",
-    "contentEncoding", "contentSchema", "$schema"};
-constexpr std::array<std::string_view, 10> kStructural = {"$defs", "definitions", "$def", "$id", "id", "$anchor",
-                                                          "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "discriminator"};
+constexpr std::array<std::string_view, 31> kSilent = {"type",
+                                                      "enum",
+                                                      "const",
+                                                      "minimum",
+                                                      "maximum",
+                                                      "exclusiveMinimum",
+                                                      "exclusiveMaximum",
+                                                      "multipleOf",
+                                                      "pattern",
+                                                      "format",
+                                                      "minLength",
+                                                      "maxLength",
+                                                      "nullable",
+                                                      "if",
+                                                      "then",
+                                                      "else",
+                                                      "unevaluatedProperties",
+                                                      "unevaluatedItems",
+                                                      "title",
+                                                      "description",
+                                                      "default",
+                                                      "example",
+                                                      "examples",
+                                                      "deprecated",
+                                                      "readOnly",
+                                                      "writeOnly",
+                                                      "$comment",
+                                                      "contentMediaType",
+                                                      "contentEncoding",
+                                                      "contentSchema",
+                                                      "$schema"};
+constexpr std::array<std::string_view, 10> kStructural = {
+    "$defs",          "definitions",      "$def",        "$id",          "id", "$anchor",
+    "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "discriminator"};
 
 }  // namespace
 
 void Schema::apply_keyword(const Value& node, const std::string& key, const Value& value, Lang& lang) {
-  if (std::ranges::find(kSilent, key) != kSilent.end() || std::ranges::find(kStructural, key) != kStructural.end()) return;
+  if (std::ranges::find(kSilent, key) != kSilent.end() || std::ranges::find(kStructural, key) != kStructural.end())
+    return;
   if (key == "$ref" || key == "$dynamicRef" || key == "$recursiveRef") return apply_reference(node, key, value, lang);
   if (key == "allOf" || key == "anyOf" || key == "oneOf") {
-    if (!value.is_array() || value.items.empty()) return fail("invalid_json_schema", &node, key, "must be a non-empty array");
+    if (!value.is_array() || value.items.empty())
+      return fail("invalid_json_schema", &node, key, "must be a non-empty array");
     if (key == "oneOf") return apply_one_of(node, value, lang);
     if (key == "allOf") {
       for (const Value& v : value.items) {
@@ -53,7 +83,8 @@ void Schema::apply_keyword(const Value& node, const std::string& key, const Valu
     }
     return intersect(lang, out);
   }
-  if (key == "dependentRequired" || key == "dependentSchemas" || key == "dependencies") return apply_dependencies(node, key, value, lang);
+  if (key == "dependentRequired" || key == "dependentSchemas" || key == "dependencies")
+    return apply_dependencies(node, key, value, lang);
 }
 
 void Schema::apply_reference(const Value& node, const std::string& key, const Value& value, Lang& lang) {
@@ -61,7 +92,8 @@ void Schema::apply_reference(const Value& node, const std::string& key, const Va
   const Value* target = resolve(node, value.text);
   if (key == "$dynamicRef" && target != nullptr) {
     const size_t hash = value.text.find('#');
-    const auto it = hash == std::string::npos ? dynamic_anchors_.end() : dynamic_anchors_.find(value.text.substr(hash + 1));
+    const auto it =
+        hash == std::string::npos ? dynamic_anchors_.end() : dynamic_anchors_.find(value.text.substr(hash + 1));
     if (it != dynamic_anchors_.end() && it->second.size() > 1) {
       cannot(node, key, "several targets are possible");
       return;
@@ -69,7 +101,8 @@ void Schema::apply_reference(const Value& node, const std::string& key, const Va
   }
   if (key == "$recursiveRef" && root_.find("$recursiveAnchor") == nullptr && target == nullptr) target = &root_;
   if (target == nullptr) {
-    return fail("unresolvable_ref", &node, key, fmt::format("\"{}\" is not in this document; nothing is fetched", value.text));
+    return fail("unresolvable_ref", &node, key,
+                fmt::format("\"{}\" is not in this document; nothing is fetched", value.text));
   }
   const ExprId e = schema(*target);
   if (failed()) return;
@@ -92,7 +125,9 @@ void Schema::apply_one_of(const Value& node, const Value& branches, Lang& lang) 
     for (size_t j = 0; j < n && !failed(); ++j) {
       if (i == j || disjoint(only, langs[j])) continue;
       if (!langs[j].exact) {
-        if (!cannot(node, "oneOf", fmt::format("branches {} and {} overlap; use anyOf or add a const discriminator", i, j))) return;
+        if (!cannot(node, "oneOf",
+                    fmt::format("branches {} and {} overlap; use anyOf or add a const discriminator", i, j)))
+          return;
         continue;
       }
       std::vector<std::string> names;
@@ -103,7 +138,9 @@ void Schema::apply_one_of(const Value& node, const Value& branches, Lang& lang) 
   }
   if (failed()) return;
   if (lang_empty(out, 2) && !std::ranges::all_of(langs, [&](const Lang& l) { return lang_empty(l, 2); })) {
-    if (!cannot(node, "oneOf", "the branches overlap everywhere or cannot be told apart; use anyOf or add a const discriminator")) return;
+    if (!cannot(node, "oneOf",
+                "the branches overlap everywhere or cannot be told apart; use anyOf or add a const discriminator"))
+      return;
     for (const Lang& l : langs) unite(out, l);
   }
   lang = std::move(out);
@@ -174,15 +211,16 @@ void Schema::apply_dependencies(const Value& node, const std::string& key, const
   }
 }
 
-// Closed per alternative: names and items that the alternative's own keywords speak of are evaluated. An alternative may
-// admit less than the standard (another anyOf branch that happens to hold too could evaluate more), never more.
+// Closed per alternative: names and items that the alternative's own keywords speak of are evaluated. An alternative
+// may admit less than the standard (another anyOf branch that happens to hold too could evaluate more), never more.
 void Schema::apply_unevaluated(const Value& node, Lang& lang) {
   const Value* props = node.find("unevaluatedProperties");
   const Value* items = node.find("unevaluatedItems");
   if (props == nullptr && items == nullptr) return;
   for (const char* key : {"not", "if", "oneOf", "dependentSchemas", "$dynamicRef", "$recursiveRef", "contains"}) {
     if (node.find(key) != nullptr) {
-      cannot(node, props != nullptr ? "unevaluatedProperties" : "unevaluatedItems", fmt::format("not together with \"{}\"", key));
+      cannot(node, props != nullptr ? "unevaluatedProperties" : "unevaluatedItems",
+             fmt::format("not together with \"{}\"", key));
       return;
     }
   }
@@ -193,7 +231,8 @@ void Schema::apply_unevaluated(const Value& node, Lang& lang) {
       for (size_t j = i + 1; j < any->items.size() && !failed(); ++j) {
         const Lang a = unfold(schema(any->items[i]));
         if (failed() || disjoint(a, unfold(schema(any->items[j])))) continue;
-        cannot(node, props != nullptr ? "unevaluatedProperties" : "unevaluatedItems", fmt::format("branches {} and {} of anyOf can hold at once", i, j));
+        cannot(node, props != nullptr ? "unevaluatedProperties" : "unevaluatedItems",
+               fmt::format("branches {} and {} of anyOf can hold at once", i, j));
         return;
       }
     }

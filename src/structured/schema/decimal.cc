@@ -8,14 +8,23 @@ namespace {
 constexpr uint32_t kWholeDigits = 64;
 constexpr uint32_t kFractionDigits = 20;
 
-NodeId digits(Arena& a, uint32_t min, uint32_t max) { return a.repeat(a.bytes(ByteSet::range('0', '9')), min, max); }
-NodeId digit_between(Arena& a, int low, int high) {
-  return low > high ? kNothing : a.bytes(ByteSet::range('0' + static_cast<uint32_t>(low), '0' + static_cast<uint32_t>(high)));
+NodeId digits(Arena& a, uint32_t min, uint32_t max) {
+  return a.repeat(a.bytes(ByteSet::range('0', '9')), min, max);
 }
-NodeId any_fraction(Arena& a) { return a.optional(a.concat(a.byte('.'), digits(a, 1, kFractionDigits))); }
-NodeId zero_fraction(Arena& a) { return a.optional(a.concat(a.byte('.'), a.repeat(a.byte('0'), 1, kFractionDigits))); }
+NodeId digit_between(Arena& a, int low, int high) {
+  return low > high ? kNothing
+                    : a.bytes(ByteSet::range('0' + static_cast<uint32_t>(low), '0' + static_cast<uint32_t>(high)));
+}
+NodeId any_fraction(Arena& a) {
+  return a.optional(a.concat(a.byte('.'), digits(a, 1, kFractionDigits)));
+}
+NodeId zero_fraction(Arena& a) {
+  return a.optional(a.concat(a.byte('.'), a.repeat(a.byte('0'), 1, kFractionDigits)));
+}
 
-size_t run(const std::string& fraction) { return std::max<size_t>(kFractionDigits, fraction.size() + 2); }
+size_t run(const std::string& fraction) {
+  return std::max<size_t>(kFractionDigits, fraction.size() + 2);
+}
 
 // Fractions (with the point, or empty) greater than f; or equal too.
 NodeId fraction_above(Arena& a, const std::string& f, bool equal) {
@@ -23,7 +32,8 @@ NodeId fraction_above(Arena& a, const std::string& f, bool equal) {
   std::vector<NodeId> parts;
   auto left = [&](size_t used) { return most - static_cast<uint32_t>(used); };
   for (size_t i = 0; i < f.size(); ++i) {
-    parts.push_back(a.concat({a.literal("." + f.substr(0, i)), digit_between(a, f[i] - '0' + 1, 9), digits(a, 0, left(i + 1))}));
+    parts.push_back(
+        a.concat({a.literal("." + f.substr(0, i)), digit_between(a, f[i] - '0' + 1, 9), digits(a, 0, left(i + 1))}));
   }
   // Longer than f with something in it.
   const NodeId zeros = a.repeat(a.byte('0'), 0, left(f.size()) - 1);
@@ -67,7 +77,8 @@ NodeId magnitude_above(Arena& a, const Decimal& d, bool equal) {
   // More digits.
   parts.push_back(a.concat({digit_between(a, 1, 9), digits(a, n, most - 1), any_fraction(a)}));
   for (uint32_t i = 0; i < n; ++i) {
-    parts.push_back(a.concat({a.literal(w.substr(0, i)), digit_between(a, w[i] - '0' + 1, 9), digits(a, n - i - 1, n - i - 1), any_fraction(a)}));
+    parts.push_back(a.concat({a.literal(w.substr(0, i)), digit_between(a, w[i] - '0' + 1, 9),
+                              digits(a, n - i - 1, n - i - 1), any_fraction(a)}));
   }
   parts.push_back(a.concat(a.literal(w), fraction_above(a, d.fraction, equal)));
   return a.alt(std::move(parts));
@@ -83,14 +94,16 @@ NodeId magnitude_below(Arena& a, const Decimal& d, bool equal) {
   }
   for (uint32_t i = 0; i < n; ++i) {
     const int low = i == 0 && n > 1 ? 1 : 0;
-    parts.push_back(a.concat({a.literal(w.substr(0, i)), digit_between(a, low, w[i] - '0' - 1), digits(a, n - i - 1, n - i - 1), any_fraction(a)}));
+    parts.push_back(a.concat({a.literal(w.substr(0, i)), digit_between(a, low, w[i] - '0' - 1),
+                              digits(a, n - i - 1, n - i - 1), any_fraction(a)}));
   }
   parts.push_back(a.concat(a.literal(w), fraction_below(a, d.fraction, equal)));
   return a.alt(std::move(parts));
 }
 
 NodeId magnitude(Arena& a) {
-  return a.concat(a.alt(a.byte('0'), a.concat(digit_between(a, 1, 9), digits(a, 0, kWholeDigits - 1))), any_fraction(a));
+  return a.concat(a.alt(a.byte('0'), a.concat(digit_between(a, 1, 9), digits(a, 0, kWholeDigits - 1))),
+                  any_fraction(a));
 }
 
 }  // namespace
@@ -150,7 +163,9 @@ int compare(const Decimal& a, const Decimal& b) {
   return an ? -m : m;
 }
 
-NodeId plain_numbers(Arena& a) { return a.concat(a.optional(a.byte('-')), magnitude(a)); }
+NodeId plain_numbers(Arena& a) {
+  return a.concat(a.optional(a.byte('-')), magnitude(a));
+}
 
 NodeId all_numbers(Arena& a) {
   const NodeId sign = a.optional(a.alt(a.byte('+'), a.byte('-')));

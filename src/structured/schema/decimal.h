@@ -30,8 +30,8 @@ struct NumberBound {
   bool exclusive = false;
 };
 
-// Plain texts: -?whole[.fraction], no exponent; runs of at most 64 digits (20 in fractions; longer where a bound needs it).
-// A set of numbers is kept "closed by value": with a number all its plain spellings.
+// Plain texts: -?whole[.fraction], no exponent; runs of at most 64 digits (20 in fractions; longer where a bound needs
+// it). A set of numbers is kept "closed by value": with a number all its plain spellings.
 NodeId plain_numbers(Arena& arena);
 // As JSON has them, exponents included.
 NodeId all_numbers(Arena& arena);

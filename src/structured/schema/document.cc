@@ -1,7 +1,8 @@
 #include "structured/schema/document.h"
 
-#include <algorithm>
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "structured/regex/char_set.h"
 #include "structured/schema/decimal.h"
@@ -46,10 +47,13 @@ class Reader {
   }
 
  private:
-  std::unexpected<CompileError> bad(std::string_view what) const { return refuse(code_, fmt::format("at byte {}: {}", at_, what)); }
+  std::unexpected<CompileError> bad(std::string_view what) const {
+    return refuse(code_, fmt::format("at byte {}: {}", at_, what));
+  }
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   void skip_space() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t' || text_[at_] == '\n' || text_[at_] == '\r')) ++at_;
+    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t' || text_[at_] == '\n' || text_[at_] == '\r'))
+      ++at_;
   }
 
   Expected<bool> open_place(Value& v) {
@@ -87,7 +91,8 @@ class Reader {
         if (auto ok = open_place(parent); !ok) return ok;
         return true;
       }
-      if (peek() != (parent.is_array() ? ']' : '}')) return bad(parent.is_array() ? "`,` or `]` expected" : "`,` or `}` expected");
+      if (peek() != (parent.is_array() ? ']' : '}'))
+        return bad(parent.is_array() ? "`,` or `]` expected" : "`,` or `}` expected");
       ++at_;
     }
   }
@@ -245,7 +250,8 @@ bool same_value(const Value& a, const Value& b) {
     case Value::Kind::kString:
       return a.text == b.text;
     case Value::Kind::kArray:
-      return a.items.size() == b.items.size() && std::equal(a.items.begin(), a.items.end(), b.items.begin(), same_value);
+      return a.items.size() == b.items.size() &&
+             std::equal(a.items.begin(), a.items.end(), b.items.begin(), same_value);
     case Value::Kind::kObject:
       if (a.items.size() != b.items.size()) return false;
       for (size_t i = 0; i < a.items.size(); ++i) {

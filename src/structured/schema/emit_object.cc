@@ -1,6 +1,7 @@
 // Objects: members in the schema's order, or in any order with a set of seen ones (structured-output.md §4.5).
-#include <algorithm>
 #include <fmt/format.h>
+
+#include <algorithm>
 #include <unordered_set>
 
 #include "structured/schema/emitter.h"
@@ -80,7 +81,8 @@ std::vector<Emitter::NameClass> Emitter::name_classes(const ObjectShape& s, cons
     }
     parts = std::move(next);
     if (parts.size() > 64) {
-      refuse_shape("constraint_too_complex", "patternProperties", "the patterns divide the names into more than 64 classes");
+      refuse_shape("constraint_too_complex", "patternProperties",
+                   "the patterns divide the names into more than 64 classes");
       return {};
     }
   }
@@ -116,7 +118,8 @@ void Emitter::emit_object(RuleId rule, const ObjectShape& s) {
   for (const Property& p : s.props) declared.push_back(p.name);
   const std::vector<NameClass> rest = name_classes(s, declared);
   if (error_) return;
-  if ((options_.property_order == PropertyOrder::kAny || s.any_order) && members.size() <= 4'096 && members.size() > 1) {
+  if ((options_.property_order == PropertyOrder::kAny || s.any_order) && members.size() <= 4'096 &&
+      members.size() > 1) {
     emit_any_order(rule, s, members, rest);
   } else {
     emit_ordered(rule, s, members, rest);
@@ -124,9 +127,10 @@ void Emitter::emit_object(RuleId rule, const ObjectShape& s) {
 }
 
 // long because the states of all members are wired in one pass over shared tables.
-// State i: the next member is i or a later one, behind the last declared one those of `rest`. Without bounds on the number
-// of members no counter is kept.
-void Emitter::emit_ordered(RuleId rule, const ObjectShape& s, const std::vector<Named>& members, const std::vector<NameClass>& rest) {
+// State i: the next member is i or a later one, behind the last declared one those of `rest`. Without bounds on the
+// number of members no counter is kept.
+void Emitter::emit_ordered(RuleId rule, const ObjectShape& s, const std::vector<Named>& members,
+                           const std::vector<NameClass>& rest) {
   const auto tail = std::ranges::find(members, true, &Named::tail);
   const auto n = static_cast<size_t>(tail - members.begin());
   const auto tails = static_cast<uint32_t>(members.end() - tail);
@@ -243,7 +247,8 @@ void Emitter::emit_ordered(RuleId rule, const ObjectShape& s, const std::vector<
   }
 }
 
-void Emitter::emit_any_order(RuleId rule, const ObjectShape& s, const std::vector<Named>& members, const std::vector<NameClass>& rest) {
+void Emitter::emit_any_order(RuleId rule, const ObjectShape& s, const std::vector<Named>& members,
+                             const std::vector<NameClass>& rest) {
   const size_t n = members.size();
   const bool bounded = s.min > 0 || s.max != kUnbounded;
   const auto min = static_cast<uint32_t>(s.min);
@@ -301,7 +306,8 @@ void Emitter::emit_any_order(RuleId rule, const ObjectShape& s, const std::vecto
       op.missing_room = max - 1;
     }
     const StateId value = grammar_.add_state(rule);
-    grammar_.lexeme(key, arena_.concat({arena_.byte('"'), arena_.json_string(c.names), colon_}), value, grammar_.add_op(op));
+    grammar_.lexeme(key, arena_.concat({arena_.byte('"'), arena_.json_string(c.names), colon_}), value,
+                    grammar_.add_op(op));
     value_edges(value, after, parts(c.value));
   }
 }

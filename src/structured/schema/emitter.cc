@@ -1,7 +1,8 @@
 #include "structured/schema/emitter.h"
 
-#include <algorithm>
 #include <fmt/format.h>
+
+#include <algorithm>
 #include <unordered_set>
 
 #include "structured/regex/char_set.h"
@@ -27,7 +28,8 @@ NodeId free_json_string(Arena& a) {
   const NodeId d = hex("dD");
   const NodeId low = a.concat({a.literal("\\u"), d, hex("cdefCDEF"), any, any});
   const NodeId high = a.concat({d, hex("89abAB"), any, any, low});
-  const NodeId single = a.alt(a.concat({hex("0123456789abcefABCEF"), any, any, any}), a.concat({d, hex("01234567"), any, any}));
+  const NodeId single =
+      a.alt(a.concat({hex("0123456789abcefABCEF"), any, any, any}), a.concat({d, hex("01234567"), any, any}));
   const NodeId escape = a.concat(a.byte('\\'), a.alt(hex("\"\\/bfnrt"), a.concat(a.byte('u'), a.alt(single, high))));
   return a.concat({a.byte('"'), a.star(a.alt(utf8_class(a, keep), escape)), a.byte('"')});
 }
@@ -38,7 +40,8 @@ Emitter::Emitter(Arena& arena, Grammar& grammar, Schema& schema, const SpecOptio
     case Whitespace::kFlexible: {
       ByteSet blank = ByteSet::of(' ');
       blank.add('\t');
-      space_ = arena.alt({kEmptyText, arena.byte(' '), arena.concat(arena.byte('\n'), arena.repeat(arena.bytes(blank), 0, 32))});
+      space_ = arena.alt(
+          {kEmptyText, arena.byte(' '), arena.concat(arena.byte('\n'), arena.repeat(arena.bytes(blank), 0, 32))});
       break;
     }
     case Whitespace::kCompact:
@@ -74,7 +77,8 @@ NodeId Emitter::scalar_of(const Lang& l, bool strings) {
   if ((l.bools & 2U) != 0) parts.push_back(arena_.literal("true"));
   for (const NumberPart& n : l.numbers) parts.push_back(schema_.number_text(n));
   if (strings && l.string != kNothing) {
-    parts.push_back(l.string == arena_.any_text() ? free_string_ : arena_.concat(arena_.byte('"'), arena_.json_string(l.string)));
+    parts.push_back(l.string == arena_.any_text() ? free_string_
+                                                  : arena_.concat(arena_.byte('"'), arena_.json_string(l.string)));
   }
   return arena_.alt(std::move(parts));
 }
@@ -125,7 +129,8 @@ void Emitter::finish() {
     jobs_.pop_front();
     if (job.array) emit_array(job.rule, *job.array);
     if (job.object) emit_object(job.rule, *job.object);
-    if (grammar_.states.size() > static_cast<size_t>(limits_.max_nodes)) refuse_shape("constraint_too_complex", "", "the grammar has too many states");
+    if (grammar_.states.size() > static_cast<size_t>(limits_.max_nodes))
+      refuse_shape("constraint_too_complex", "", "the grammar has too many states");
   }
 }
 
@@ -162,7 +167,8 @@ void Emitter::item_edges(StateId from, StateId to, ExprId item, const ArrayShape
 }
 
 void Emitter::emit_array(RuleId rule, const ArrayShape& s) {
-  if (s.contains.size() > 1) return refuse_shape("unsupported_schema_feature", "contains", "only one contains can be enforced at one place");
+  if (s.contains.size() > 1)
+    return refuse_shape("unsupported_schema_feature", "contains", "only one contains can be enforced at one place");
   if (!s.contains.empty() && s.contains[0].max != kUnbounded && !schema_.unfold(s.contains[0].item).exact) {
     return refuse_shape("unsupported_schema_feature", "contains", "the schema of contains cannot be negated");
   }
@@ -220,8 +226,10 @@ bool Emitter::has_endless_repeat(NodeId node) const {
       if (std::ranges::all_of(kids, [&](NodeId k) { return has_endless_repeat(k); })) return true;
       continue;
     }
-    if (n.kind == NodeKind::kAnything || n.kind == NodeKind::kNot || (n.kind == NodeKind::kRepeat && n.max == kNoLimit)) return true;
-    if (n.kind == NodeKind::kConcat || n.kind == NodeKind::kRepeat || n.kind == NodeKind::kJsonString) work.push_back(n.a);
+    if (n.kind == NodeKind::kAnything || n.kind == NodeKind::kNot || (n.kind == NodeKind::kRepeat && n.max == kNoLimit))
+      return true;
+    if (n.kind == NodeKind::kConcat || n.kind == NodeKind::kRepeat || n.kind == NodeKind::kJsonString)
+      work.push_back(n.a);
     if (n.kind == NodeKind::kConcat) work.push_back(n.b);
     if (n.kind == NodeKind::kAlt) {
       const auto kids = arena_.children(at);
@@ -251,7 +259,8 @@ bool Emitter::enumerate(NodeId node, size_t limit, std::vector<std::string>& out
 
 void Emitter::emit_unique(RuleId rule, const ArrayShape& s) {
   constexpr size_t kMost = 64;
-  if (!s.contains.empty()) return refuse_shape("unsupported_schema_feature", "uniqueItems", "not together with contains");
+  if (!s.contains.empty())
+    return refuse_shape("unsupported_schema_feature", "uniqueItems", "not together with contains");
   const size_t k = s.prefix.size();
   std::vector<ExprId> items = s.prefix;
   if (s.rest != kNeverExpr) items.push_back(s.rest);
@@ -262,7 +271,8 @@ void Emitter::emit_unique(RuleId rule, const ArrayShape& s) {
     const ValueParts p = parts(items[i]);
     std::vector<std::string> found;
     if (!p.rules.empty() || !enumerate(p.scalar, kMost * 48, found)) {
-      return refuse_shape("unsupported_schema_feature", "uniqueItems", "items must come from a finite set of at most 64 scalar values, or maxItems be at most 1");
+      return refuse_shape("unsupported_schema_feature", "uniqueItems",
+                          "items must come from a finite set of at most 64 scalar values, or maxItems be at most 1");
     }
     for (std::string& t : found) {
       const auto d = t[0] == '-' || (t[0] >= '0' && t[0] <= '9') ? Decimal::parse(t) : std::nullopt;
@@ -272,7 +282,8 @@ void Emitter::emit_unique(RuleId rule, const ArrayShape& s) {
       texts[i].emplace_back(std::move(t), static_cast<uint32_t>(it - values.begin()));
     }
   }
-  if (values.size() > kMost) return refuse_shape("unsupported_schema_feature", "uniqueItems", "more than 64 different items");
+  if (values.size() > kMost)
+    return refuse_shape("unsupported_schema_feature", "uniqueItems", "more than 64 different items");
   const StateId end = grammar_.add_state(rule);
   grammar_.states[end].final = true;
   const StateId open = grammar_.add_state(rule);

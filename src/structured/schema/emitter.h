@@ -61,8 +61,10 @@ class Emitter {
   void emit_array(RuleId rule, const ArrayShape& shape);
   void emit_unique(RuleId rule, const ArrayShape& shape);
   void emit_object(RuleId rule, const ObjectShape& shape);
-  void emit_ordered(RuleId rule, const ObjectShape& shape, const std::vector<Named>& members, const std::vector<NameClass>& rest);
-  void emit_any_order(RuleId rule, const ObjectShape& shape, const std::vector<Named>& members, const std::vector<NameClass>& rest);
+  void emit_ordered(RuleId rule, const ObjectShape& shape, const std::vector<Named>& members,
+                    const std::vector<NameClass>& rest);
+  void emit_any_order(RuleId rule, const ObjectShape& shape, const std::vector<Named>& members,
+                      const std::vector<NameClass>& rest);
   std::vector<Named> members_of(const ObjectShape& shape);
   void item_edges(StateId from, StateId to, ExprId item, const ArrayShape& shape, uint32_t count_cap);
   bool has_endless_repeat(NodeId node) const;

@@ -14,7 +14,8 @@ std::string leap_year() {
 }
 
 std::string full_date() {
-  return "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))|" +
+  return "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-"
+         "9]|1[0-9]|2[0-8]))|" +
          leap_year() + "-02-29)";
 }
 
@@ -32,40 +33,48 @@ std::string ipv6() {
   const std::string h = "[0-9a-fA-F]{1,4}";
   const std::string l = "(?:" + h + ":" + h + "|" + ipv4() + ")";
   auto c = [&](int n) { return "(?:" + h + ":){" + std::to_string(n) + "}"; };
-  auto upto = [&](int n) { return n == 0 ? "(?:" + h + ")?" : "(?:(?:" + h + ":){0," + std::to_string(n) + "}" + h + ")?"; };
-  return "(?:" + c(6) + l + "|::" + c(5) + l + "|" + upto(0) + "::" + c(4) + l + "|" + upto(1) + "::" + c(3) + l + "|" + upto(2) +
-         "::" + c(2) + l + "|" + upto(3) + "::" + h + ":" + l + "|" + upto(4) + "::" + l + "|" + upto(5) + "::" + h + "|" + upto(6) +
-         "::)";
+  auto upto = [&](int n) {
+    return n == 0 ? "(?:" + h + ")?" : "(?:(?:" + h + ":){0," + std::to_string(n) + "}" + h + ")?";
+  };
+  return "(?:" + c(6) + l + "|::" + c(5) + l + "|" + upto(0) + "::" + c(4) + l + "|" + upto(1) + "::" + c(3) + l + "|" +
+         upto(2) + "::" + c(2) + l + "|" + upto(3) + "::" + h + ":" + l + "|" + upto(4) + "::" + l + "|" + upto(5) +
+         "::" + h + "|" + upto(6) + "::)";
 }
 
-// Labels of letters, digits and inner hyphens; no `--` in places 3 and 4 (A-labels cannot be judged without IDNA tables).
+// Labels of letters, digits and inner hyphens; no `--` in places 3 and 4 (A-labels cannot be judged without IDNA
+// tables).
 std::string host_label() {
   const std::string ld = "[A-Za-z0-9]";
   const std::string ldh = "[A-Za-z0-9-]";
   // Places 3 and 4 not both hyphens: up to two characters, or a third or fourth that is none.
-  const std::string one = "(?:" + ld + "|" + ld + ld + "|" + ld + ldh + ld + "(?:" + ldh + "{0,59}" + ld + ")?|" + ld + ldh + "-" + ld + "(?:" +
-                          ldh + "{0,58}" + ld + ")?)";
+  const std::string one = "(?:" + ld + "|" + ld + ld + "|" + ld + ldh + ld + "(?:" + ldh + "{0,59}" + ld + ")?|" + ld +
+                          ldh + "-" + ld + "(?:" + ldh + "{0,58}" + ld + ")?)";
   return one;
 }
 
-std::string host() { return "(?:" + host_label() + "(?:\\." + host_label() + ")*)"; }
+std::string host() {
+  return "(?:" + host_label() + "(?:\\." + host_label() + ")*)";
+}
 
 // `wide`: the international form (RFC 3987), without the private ranges.
 std::string uri_body(bool reference, bool wide) {
   const std::string pct = "%[0-9A-Fa-f]{2}";
-  const std::string unreserved = std::string("A-Za-z0-9\\-._~") +
-                                 (wide ? "\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef\\u{10000}-\\u{1fffd}\\u{20000}-\\u{2fffd}" : "");
+  const std::string unreserved =
+      std::string("A-Za-z0-9\\-._~") +
+      (wide ? "\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef\\u{10000}-\\u{1fffd}\\u{20000}-\\u{2fffd}" : "");
   const std::string sub = "!$&'()*+,;=";
   const std::string pchar = "(?:[" + unreserved + sub + ":@]|" + pct + ")";
   const std::string seg_nc = "(?:(?:[" + unreserved + sub + "@]|" + pct + ")+)";
   const std::string userinfo = "(?:(?:[" + unreserved + sub + ":]|" + pct + ")*@)?";
   const std::string literal = "\\[(?:" + ipv6() + "|[vV][0-9A-Fa-f]+\\.[" + unreserved + sub + ":]+)\\]";
-  const std::string authority = userinfo + "(?:" + literal + "|(?:[" + unreserved + sub + "]|" + pct + ")*)(?::[0-9]*)?";
+  const std::string authority =
+      userinfo + "(?:" + literal + "|(?:[" + unreserved + sub + "]|" + pct + ")*)(?::[0-9]*)?";
   const std::string abempty = "(?:/" + pchar + "*)*";
   const std::string absolute = "/(?:" + pchar + "+" + abempty + ")?";
   const std::string rootless = pchar + "+" + abempty;
   const std::string tail = "(?:\\?(?:" + pchar + "|[/?])*)?(?:#(?:" + pchar + "|[/?])*)?";
-  const std::string full = "[A-Za-z][A-Za-z0-9+.\\-]*:(?://" + authority + abempty + "|" + absolute + "|" + rootless + "|)" + tail;
+  const std::string full =
+      "[A-Za-z][A-Za-z0-9+.\\-]*:(?://" + authority + abempty + "|" + absolute + "|" + rootless + "|)" + tail;
   if (!reference) return full;
   return "(?:" + full + "|(?://" + authority + abempty + "|" + absolute + "|" + seg_nc + abempty + "|)" + tail + ")";
 }
@@ -81,13 +90,15 @@ std::string duration() {
 std::string email() {
   const std::string atom = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~\\-]+";
   const std::string quoted = "\"(?:[\\x20-\\x21\\x23-\\x5b\\x5d-\\x7e]|\\\\[\\x20-\\x7e])*\"";
-  return "(?:" + atom + "(?:\\." + atom + ")*|" + quoted + ")@(?:" + host() + "|\\[(?:" + ipv4() + "|IPv6:" + ipv6() + ")\\])";
+  return "(?:" + atom + "(?:\\." + atom + ")*|" + quoted + ")@(?:" + host() + "|\\[(?:" + ipv4() + "|IPv6:" + ipv6() +
+         ")\\])";
 }
 
 // RFC 6570.
 std::string uri_template() {
   const std::string pct = "%[0-9A-Fa-f]{2}";
-  const std::string literal = "[!#$&-;=?-\\[\\]_a-z~\\u{10000}-\\u{1fffd}\\u{20000}-\\u{2fffd}\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef]";
+  const std::string literal =
+      "[!#$&-;=?-\\[\\]_a-z~\\u{10000}-\\u{1fffd}\\u{20000}-\\u{2fffd}\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef]";
   const std::string var = "(?:[A-Za-z0-9_]|" + pct + ")(?:\\.?(?:[A-Za-z0-9_]|" + pct + "))*(?::[1-9][0-9]{0,3}|\\*)?";
   return "(?:" + literal + "|" + pct + "|\\{[+#./;?&=,!@|]?" + var + "(?:," + var + ")*\\})*";
 }
@@ -95,12 +106,17 @@ std::string uri_template() {
 // A sound part of the international names: ASCII labels, and labels of lower-case or caseless letters that need no
 // contextual rule, short enough for their ASCII form to fit.
 std::string idn_host() {
-  const std::string letters = "[\\u00df-\\u00f6\\u00f8-\\u00ff\\u03b1-\\u03c9\\u0430-\\u044f\\u0905-\\u0939\\u3041-\\u3096\\u30a1-\\u30fa\\u4e00-\\u9fa5\\uac00-\\ud7a3]";
-  const std::string one = "(?:" + host_label() + "|(?:" + letters + "|[a-z0-9]){0,7}" + letters + "(?:" + letters + "|[a-z0-9]){0,7})";
+  const std::string letters =
+      "[\\u00df-\\u00f6\\u00f8-\\u00ff\\u03b1-\\u03c9\\u0430-\\u044f\\u0905-\\u0939\\u3041-\\u3096\\u30a1-"
+      "\\u30fa\\u4e00-\\u9fa5\\uac00-\\ud7a3]";
+  const std::string one =
+      "(?:" + host_label() + "|(?:" + letters + "|[a-z0-9]){0,7}" + letters + "(?:" + letters + "|[a-z0-9]){0,7})";
   return "(?:" + one + "(?:[.\\u3002\\uff0e\\uff61]" + one + "){0,3})";
 }
 
-std::string idn_atom() { return "[A-Za-z0-9!#$%&'*+/=?^_`{|}~\\-\\u00a1-\\u2027\\u2030-\\ud7ff]+"; }
+std::string idn_atom() {
+  return "[A-Za-z0-9!#$%&'*+/=?^_`{|}~\\-\\u00a1-\\u2027\\u2030-\\ud7ff]+";
+}
 
 // Regular expressions as a format: a sound part of the dialect with groups nested at most five deep, whose brackets,
 // ranges and quantifiers are well-formed. (All of them would need counting.)

@@ -56,8 +56,8 @@ struct RestRule {
 };
 
 struct ObjectShape {
-  std::vector<Property> props;  // in the order of emission
-  std::vector<RestRule> rest;   // all hold
+  std::vector<Property> props;        // in the order of emission
+  std::vector<RestRule> rest;         // all hold
   std::vector<std::string> required;  // sorted
   NodeId names = kAllBytes;           // propertyNames
   uint64_t min = 0;

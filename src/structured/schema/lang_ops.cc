@@ -163,8 +163,10 @@ void Schema::intersect(Lang& a, const Lang& b) {
   }
   a.numbers = std::move(numbers);
   a.string = arena_.both(a.string, b.string);
-  if (a.arrays.size() * b.arrays.size() > limits_.max_shapes || a.objects.size() * b.objects.size() > limits_.max_shapes) {
-    fail("constraint_too_complex", nullptr, "allOf", "more than " + std::to_string(limits_.max_shapes) + " combinations of alternatives");
+  if (a.arrays.size() * b.arrays.size() > limits_.max_shapes ||
+      a.objects.size() * b.objects.size() > limits_.max_shapes) {
+    fail("constraint_too_complex", nullptr, "allOf",
+         "more than " + std::to_string(limits_.max_shapes) + " combinations of alternatives");
     a = Lang{};
     return;
   }
@@ -268,7 +270,8 @@ void Schema::complement_arrays(const Lang& a, Lang& out) {
         if (!shape_empty(m, 0)) add_distinct(next, std::move(m));
       }
     }
-    if (next.size() > limits_.max_shapes) fail("constraint_too_complex", nullptr, "not", "too many alternatives in a complement");
+    if (next.size() > limits_.max_shapes)
+      fail("constraint_too_complex", nullptr, "not", "too many alternatives in a complement");
     left = std::move(next);
     if (failed()) return;
   }
@@ -316,7 +319,8 @@ void Schema::complement_objects(const Lang& a, const std::vector<std::string>& n
         if (!shape_empty(m, 1)) add_distinct(next, std::move(m));
       }
     }
-    if (next.size() > limits_.max_shapes) fail("constraint_too_complex", nullptr, "not", "too many alternatives in a complement");
+    if (next.size() > limits_.max_shapes)
+      fail("constraint_too_complex", nullptr, "not", "too many alternatives in a complement");
     left = std::move(next);
     if (failed()) return;
   }
@@ -330,7 +334,9 @@ bool Schema::shape_empty(const ArrayShape& s, int depth) {
     if (s.prefix[i] == kNeverExpr || (depth > 0 && is_empty(s.prefix[i], depth - 1))) return true;
   }
   if (s.min > s.prefix.size() && depth > 0 && is_empty(s.rest, depth - 1)) return true;
-  return std::ranges::any_of(s.contains, [&](const Contains& c) { return c.min > c.max || c.min > s.max || (c.min > 0 && c.item == kNeverExpr); });
+  return std::ranges::any_of(s.contains, [&](const Contains& c) {
+    return c.min > c.max || c.min > s.max || (c.min > 0 && c.item == kNeverExpr);
+  });
 }
 
 bool Schema::shape_empty(const ObjectShape& s, int depth) {

@@ -1,7 +1,8 @@
 // Keywords that assert something by themselves: types, values, numbers, strings, arrays, objects.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
-#include <fmt/format.h>
 
 #include "structured/regex/pattern.h"
 #include "structured/schema/decimal.h"
@@ -11,22 +12,27 @@
 namespace di::structured {
 namespace {
 
-constexpr std::array<std::string_view, 5> kNumberKeywords = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
-                                                             "multipleOf"};
+constexpr std::array<std::string_view, 5> kNumberKeywords = {"minimum", "maximum", "exclusiveMinimum",
+                                                             "exclusiveMaximum", "multipleOf"};
 constexpr std::array<std::string_view, 4> kStringKeywords = {"pattern", "format", "minLength", "maxLength"};
-constexpr std::array<std::string_view, 9> kArrayKeywords = {"items", "prefixItems", "additionalItems", "minItems", "maxItems",
-                                                            "uniqueItems", "contains", "minContains", "maxContains"};
-constexpr std::array<std::string_view, 7> kObjectKeywords = {"properties", "required", "additionalProperties", "patternProperties",
-                                                             "propertyNames", "minProperties", "maxProperties"};
+constexpr std::array<std::string_view, 9> kArrayKeywords = {"items",    "prefixItems", "additionalItems",
+                                                            "minItems", "maxItems",    "uniqueItems",
+                                                            "contains", "minContains", "maxContains"};
+constexpr std::array<std::string_view, 7> kObjectKeywords = {
+    "properties",    "required",      "additionalProperties", "patternProperties",
+    "propertyNames", "minProperties", "maxProperties"};
 
 // They do not say where members stand.
-constexpr std::array<std::string_view, 4> kLateKeywords = {"not", "dependencies", "dependentRequired", "dependentSchemas"};
+constexpr std::array<std::string_view, 4> kLateKeywords = {"not", "dependencies", "dependentRequired",
+                                                           "dependentSchemas"};
 
 bool has_any(const Value& node, std::span<const std::string_view> keys) {
   return std::ranges::any_of(keys, [&](std::string_view k) { return !k.empty() && node.find(k) != nullptr; });
 }
 
-bool in(std::span<const std::string_view> keys, std::string_view key) { return std::ranges::find(keys, key) != keys.end(); }
+bool in(std::span<const std::string_view> keys, std::string_view key) {
+  return std::ranges::find(keys, key) != keys.end();
+}
 
 }  // namespace
 
@@ -51,7 +57,8 @@ std::optional<uint64_t> Schema::count_of(const Value& node, std::string_view key
 
 Lang Schema::read(const Value& node) {
   Lang lang = everything();
-  if (options_.close_objects && node.find("additionalProperties") == nullptr) lang.objects[0].rest.push_back({{}, kNeverExpr});
+  if (options_.close_objects && node.find("additionalProperties") == nullptr)
+    lang.objects[0].rest.push_back({{}, kNeverExpr});
   if (options_.close_objects && node.find("properties") != nullptr) lang.objects[0].rest.clear();
   read_types(node, lang);
   read_values(node, lang);
@@ -126,7 +133,8 @@ void Schema::read_values(const Value& node, Lang& lang) {
   const Value* list = typed(node, "enum", Value::Kind::kArray, "an array");
   if (list == nullptr) return;
   if (list->items.size() > limits_.max_enum_values) {
-    return fail("constraint_too_complex", &node, "enum", fmt::format("{} values, at most {} are accepted", list->items.size(), limits_.max_enum_values));
+    return fail("constraint_too_complex", &node, "enum",
+                fmt::format("{} values, at most {} are accepted", list->items.size(), limits_.max_enum_values));
   }
   if (list->items.empty()) return fail("unsatisfiable_schema", &node, "enum", "an empty enum allows no value");
   Lang values;
@@ -173,14 +181,18 @@ void Schema::read_numbers(const Value& node, Lang& lang) {
   bound("minimum", "exclusiveMinimum", true);
   bound("maximum", "exclusiveMaximum", false);
   if (auto d = decimal("multipleOf")) {
-    if (d->is_zero() || d->negative) return fail("invalid_json_schema", &node, "multipleOf", "must be greater than zero");
+    if (d->is_zero() || d->negative)
+      return fail("invalid_json_schema", &node, "multipleOf", "must be greater than zero");
     std::string digits = d->whole + d->fraction;
     digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size() - 1));
     if (digits.size() > 5 || std::stoul(digits) > 10'000 || d->fraction.size() > 20) {
-      return fail("constraint_too_complex", &node, "multipleOf", "the divisor's digits without the point may make at most 10000");
+      return fail("constraint_too_complex", &node, "multipleOf",
+                  "the divisor's digits without the point may make at most 10000");
     }
     const auto m = static_cast<uint32_t>(std::stoul(digits));
-    set = arena_.both(set, m == 1 && d->is_whole() ? wholes_ : arena_.both(plain_, arena_.multiple_of(m, static_cast<uint32_t>(d->fraction.size()))));
+    set = arena_.both(set, m == 1 && d->is_whole()
+                               ? wholes_
+                               : arena_.both(plain_, arena_.multiple_of(m, static_cast<uint32_t>(d->fraction.size()))));
   }
   if (set == kAllBytes) return;
   for (NumberPart& n : lang.numbers) {
@@ -211,8 +223,9 @@ void Schema::read_strings(const Value& node, Lang& lang) {
       fail("unsupported_schema_feature", &node, "format", fmt::format("format \"{}\" is not known", f->text));
     } else if (options_.numeric_formats && (f->text == "int32" || f->text == "int64")) {
       const bool small = f->text == "int32";
-      const NodeId range = arena_.both(at_least(arena_, {*Decimal::parse(small ? "-2147483648" : "-9223372036854775808"), false}),
-                                       at_most(arena_, {*Decimal::parse(small ? "2147483647" : "9223372036854775807"), false}));
+      const NodeId range =
+          arena_.both(at_least(arena_, {*Decimal::parse(small ? "-2147483648" : "-9223372036854775808"), false}),
+                      at_most(arena_, {*Decimal::parse(small ? "2147483647" : "9223372036854775807"), false}));
       for (NumberPart& n : lang.numbers) {
         if (!n.integer) continue;
         n.set = n.any ? range : arena_.both(n.set, range);
@@ -224,7 +237,9 @@ void Schema::read_strings(const Value& node, Lang& lang) {
   }
   const uint64_t min = count_of(node, "minLength").value_or(0);
   const uint64_t max = count_of(node, "maxLength").value_or(kUnbounded);
-  if (min > limits_.max_repeat) return fail("constraint_too_complex", &node, "minLength", fmt::format("at most {} is accepted", limits_.max_repeat));
+  if (min > limits_.max_repeat)
+    return fail("constraint_too_complex", &node, "minLength",
+                fmt::format("at most {} is accepted", limits_.max_repeat));
   // A text longer than the limit cannot be written anyway: the bound then says nothing.
   const uint32_t high = max > limits_.max_repeat ? kNoLimit : static_cast<uint32_t>(max);
   if (min > 0 || high != kNoLimit) {
@@ -249,7 +264,8 @@ void Schema::read_arrays(const Value& node, Lang& lang) {
   if (rest != nullptr) s.rest = schema(*rest);
   s.min = count_of(node, "minItems").value_or(0);
   s.max = count_of(node, "maxItems").value_or(kUnbounded);
-  if (s.min > limits_.max_repeat) return fail("constraint_too_complex", &node, "minItems", fmt::format("at most {} is accepted", limits_.max_repeat));
+  if (s.min > limits_.max_repeat)
+    return fail("constraint_too_complex", &node, "minItems", fmt::format("at most {} is accepted", limits_.max_repeat));
   if (s.max != kUnbounded && s.max > limits_.max_repeat) s.max = kUnbounded;
   const Value* unique = typed(node, "uniqueItems", Value::Kind::kBool, "a boolean");
   s.unique = unique != nullptr && unique->boolean;
@@ -297,7 +313,8 @@ void Schema::read_objects(const Value& node, Lang& lang) {
   ObjectShape s;
   if (const Value* props = typed(node, "properties", Value::Kind::kObject, "an object")) {
     if (props->items.size() > limits_.max_properties) {
-      return fail("constraint_too_complex", &node, "properties", fmt::format("{} properties, at most {} are accepted", props->items.size(), limits_.max_properties));
+      return fail("constraint_too_complex", &node, "properties",
+                  fmt::format("{} properties, at most {} are accepted", props->items.size(), limits_.max_properties));
     }
     for (size_t i = 0; i < props->items.size(); ++i) s.props.push_back({props->keys[i], schema(props->items[i])});
   }
@@ -321,7 +338,9 @@ void Schema::read_objects(const Value& node, Lang& lang) {
   }
   s.min = count_of(node, "minProperties").value_or(0);
   s.max = std::min(s.max, count_of(node, "maxProperties").value_or(kUnbounded));
-  if (s.min > limits_.max_repeat) return fail("constraint_too_complex", &node, "minProperties", fmt::format("at most {} is accepted", limits_.max_repeat));
+  if (s.min > limits_.max_repeat)
+    return fail("constraint_too_complex", &node, "minProperties",
+                fmt::format("at most {} is accepted", limits_.max_repeat));
   if (s.max != kUnbounded && s.max > limits_.max_repeat) s.max = kUnbounded;
   Lang l = everything();
   l.objects = {std::move(s)};

@@ -1,8 +1,9 @@
 // Expressions over subschemas, their unfolding, and references inside the document.
 #include "structured/schema/schema.h"
 
-#include <algorithm>
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "structured/schema/decimal.h"
 
@@ -25,7 +26,9 @@ std::string escape_pointer(const std::string& key) {
 
 std::string percent_decode(std::string_view s) {
   std::string out;
-  auto hex = [](char c) { return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1; };
+  auto hex = [](char c) {
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+  };
   for (size_t i = 0; i < s.size(); ++i) {
     if (s[i] == '%' && i + 2 < s.size() && hex(s[i + 1]) >= 0 && hex(s[i + 2]) >= 0) {
       out.push_back(static_cast<char>(hex(s[i + 1]) * 16 + hex(s[i + 2])));
@@ -46,7 +49,8 @@ std::string join_address(const std::string& base, const std::string& ref) {
   const size_t host_end = base_scheme == std::string::npos ? 0 : std::min(base.find('/', base_scheme + 3), base.size());
   if (ref.starts_with("/")) return base.substr(0, host_end) + ref;
   const size_t slash = base.rfind('/');
-  if (slash == std::string::npos || slash < host_end) return base_scheme == std::string::npos ? ref : base.substr(0, host_end) + "/" + ref;
+  if (slash == std::string::npos || slash < host_end)
+    return base_scheme == std::string::npos ? ref : base.substr(0, host_end) + "/" + ref;
   return base.substr(0, slash + 1) + ref;
 }
 
@@ -58,7 +62,8 @@ const std::string* identifier(const Value& v) {
 
 }  // namespace
 
-Schema::Schema(Arena& arena, const Value& root, const SpecOptions& options, const Limits& limits, std::vector<std::string>& warnings)
+Schema::Schema(Arena& arena, const Value& root, const SpecOptions& options, const Limits& limits,
+               std::vector<std::string>& warnings)
     : arena_(arena), root_(root), options_(options), limits_(limits), warnings_(warnings) {
   plain_ = plain_numbers(arena);
   all_numbers_ = all_numbers(arena);
@@ -71,7 +76,8 @@ Schema::Schema(Arena& arena, const Value& root, const SpecOptions& options, cons
   index();
 }
 
-// Parents, resources and anchors of every container. Names inside enum, const, default and examples are values, not schemas.
+// Parents, resources and anchors of every container. Names inside enum, const, default and examples are values, not
+// schemas.
 void Schema::index() {
   // What stands at a place decides whether identifiers there count: those below unknown keywords do not.
   enum class At : uint8_t { kSchema, kMap, kList, kUnknown };
@@ -82,15 +88,18 @@ void Schema::index() {
     At kind;
   };
   auto kind_of = [](const std::string& key, At parent) {
-    if (parent == At::kMap || parent == At::kList || key.empty()) return parent == At::kUnknown ? At::kUnknown : At::kSchema;
+    if (parent == At::kMap || parent == At::kList || key.empty())
+      return parent == At::kUnknown ? At::kUnknown : At::kSchema;
     if (parent == At::kUnknown) return At::kUnknown;
-    for (const char* map : {"properties", "patternProperties", "$defs", "definitions", "$def", "dependentSchemas", "dependencies"}) {
+    for (const char* map :
+         {"properties", "patternProperties", "$defs", "definitions", "$def", "dependentSchemas", "dependencies"}) {
       if (key == map) return At::kMap;
     }
     for (const char* list : {"allOf", "anyOf", "oneOf", "prefixItems"}) {
       if (key == list) return At::kList;
     }
-    for (const char* one : {"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "not", "if", "then", "else", "unevaluatedItems", "unevaluatedProperties"}) {
+    for (const char* one : {"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "not",
+                            "if", "then", "else", "unevaluatedItems", "unevaluatedProperties"}) {
       if (key == one) return At::kSchema;
     }
     return At::kUnknown;
@@ -125,7 +134,9 @@ void Schema::index() {
       const Value& child = v.at->items[i];
       if (!child.is_object() && !child.is_array() && !child.is_bool()) continue;
       places_[&child] = {v.at, i, v.resource};
-      if (v.at->is_object() && (v.at->keys[i] == "enum" || v.at->keys[i] == "const" || v.at->keys[i] == "default" || v.at->keys[i] == "examples")) continue;
+      if (v.at->is_object() && (v.at->keys[i] == "enum" || v.at->keys[i] == "const" || v.at->keys[i] == "default" ||
+                                v.at->keys[i] == "examples"))
+        continue;
       stack.push_back({&child, v.resource, v.base, kind_of(v.at->is_object() ? v.at->keys[i] : "", v.kind)});
     }
   }
@@ -238,7 +249,9 @@ ExprId Schema::intern(Expr e) {
   return id;
 }
 
-ExprId Schema::root_expr() { return schema(root_); }
+ExprId Schema::root_expr() {
+  return schema(root_);
+}
 
 ExprId Schema::schema(const Value& node) {
   if (node.is_bool()) return node.boolean ? kAnyExpr : kNeverExpr;
@@ -250,7 +263,9 @@ ExprId Schema::schema(const Value& node) {
   return intern({Kind::kSchema, &node, {}});
 }
 
-ExprId Schema::constant(const Value& value) { return intern({Kind::kConstant, &value, {}}); }
+ExprId Schema::constant(const Value& value) {
+  return intern({Kind::kConstant, &value, {}});
+}
 
 ExprId Schema::all(std::vector<ExprId> parts) {
   std::vector<ExprId> flat;

@@ -1,5 +1,5 @@
-// A JSON Schema document: unfolds subschemas into Lang values and combines them. Used by the emitter only, one compilation
-// on one thread.
+// A JSON Schema document: unfolds subschemas into Lang values and combines them. Used by the emitter only, one
+// compilation on one thread.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,8 @@ namespace di::structured {
 
 class Schema {
  public:
-  Schema(Arena& arena, const Value& root, const SpecOptions& options, const Limits& limits, std::vector<std::string>& warnings);
+  Schema(Arena& arena, const Value& root, const SpecOptions& options, const Limits& limits,
+         std::vector<std::string>& warnings);
 
   ExprId root_expr();
   ExprId schema(const Value& node);

@@ -1,5 +1,6 @@
-// Benchmarks of the CPU operators (performance.md §4 and §7). Every figure is a ratio inside one run: the ceilings (read
-// bandwidth, multiply-add rate) and the peers found on the machine are timed in turn with our operators, sample by sample.
+// Benchmarks of the CPU operators (performance.md §4 and §7). Every figure is a ratio inside one run: the ceilings
+// (read bandwidth, multiply-add rate) and the peers found on the machine are timed in turn with our operators, sample
+// by sample.
 #pragma once
 
 #include <string>
@@ -9,10 +10,10 @@
 namespace di::kernels::cpu {
 
 struct BenchOptions {
-  int threads = 0;         // 0 = usable cores
+  int threads = 0;  // 0 = usable cores
   int repetitions = 9;
   Isa isa = best_isa();
-  std::string filter;      // part of a case name; empty = all
+  std::string filter;       // part of a case name; empty = all
   int64_t megabytes = 256;  // of weights in the bandwidth cases: more than 8 times the last cache
 };
 

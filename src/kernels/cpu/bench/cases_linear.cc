@@ -12,7 +12,8 @@ void bench_gemv(Session& s) {
   constexpr int64_t kRows = 4096;
   constexpr int64_t kCols = 4096;
   const int64_t bytes = s.options.megabytes << 20;
-  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kFp8Block, WeightFormat::kFp4Row}) {
+  for (const WeightFormat format :
+       {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kFp8Block, WeightFormat::kFp4Row}) {
     for (const DType dtype : {DType::kF32, DType::kBf16}) {
       if (format == WeightFormat::kF32 && dtype == DType::kBf16) continue;
       const int64_t one = weight_bytes(format, kRows, kCols);
@@ -27,7 +28,11 @@ void bench_gemv(Session& s) {
         const Numerics numerics{dtype == DType::kBf16, dtype == DType::kBf16, 32};
         const auto run = [&] {
           for (const RandomWeight& w : weights) {
-            s.ops.linear({{x.data(), dtype, rows, kCols, kCols}, w.weight, numerics, false, {y.data(), DType::kF32, rows, kRows, kRows}},
+            s.ops.linear({{x.data(), dtype, rows, kCols, kCols},
+                          w.weight,
+                          numerics,
+                          false,
+                          {y.data(), DType::kF32, rows, kRows, kRows}},
                          *s.stream);
           }
         };
@@ -49,17 +54,18 @@ void gemm_fp32(Session& s, int64_t m, int64_t n, int64_t k, const std::vector<Sg
   Buffer y(m * n * 4);
   Buffer other(m * n * 4);
   const double flops = 2.0 * static_cast<double>(m * n * k);
-  std::vector<Contestant> contestants{{"ours",
-                                       [&] {
-                                         s.ops.linear({{x.data(), DType::kF32, m, k, k}, w.weight, {}, false, {y.data(), DType::kF32, m, n, n}},
-                                                      *s.stream);
-                                       },
-                                       0.0, flops}};
+  std::vector<Contestant> contestants{
+      {"ours",
+       [&] {
+         s.ops.linear({{x.data(), DType::kF32, m, k, k}, w.weight, {}, false, {y.data(), DType::kF32, m, n, n}},
+                      *s.stream);
+       },
+       0.0, flops}};
   for (const SgemmPeer& peer : peers) {
     contestants.push_back({peer.name,
                            [&] {
-                             peer.run(m, n, k, static_cast<const float*>(x.data()), static_cast<const float*>(w.data.data()),
-                                      static_cast<float*>(other.data()));
+                             peer.run(m, n, k, static_cast<const float*>(x.data()),
+                                      static_cast<const float*>(w.data.data()), static_cast<float*>(other.data()));
                            },
                            0.0, flops});
   }
@@ -68,8 +74,10 @@ void gemm_fp32(Session& s, int64_t m, int64_t n, int64_t k, const std::vector<Sg
   double worst = 0.0;
   const float* a = static_cast<const float*>(y.data());
   const float* b = static_cast<const float*>(other.data());
-  for (int64_t i = 0; !peers.empty() && i < m * n; ++i) worst = std::fmax(worst, std::fabs(static_cast<double>(a[i] - b[i])));
-  if (worst > 1e-3 * std::sqrt(static_cast<double>(k))) fmt::print("  differs from {} by {}\n", peers.back().name, worst);
+  for (int64_t i = 0; !peers.empty() && i < m * n; ++i)
+    worst = std::fmax(worst, std::fabs(static_cast<double>(a[i] - b[i])));
+  if (worst > 1e-3 * std::sqrt(static_cast<double>(k)))
+    fmt::print("  differs from {} by {}\n", peers.back().name, worst);
 }
 
 void gemm_low(Session& s, WeightFormat format, int64_t m, int64_t n, int64_t k) {
@@ -83,7 +91,10 @@ void gemm_low(Session& s, WeightFormat format, int64_t m, int64_t n, int64_t k) 
   const Numerics numerics{true, true, 32};
   std::vector<Contestant> contestants{
       {"ours",
-       [&] { s.ops.linear({{x.data(), DType::kBf16, m, k, k}, w.weight, numerics, false, {y.data(), DType::kF32, m, n, n}}, *s.stream); },
+       [&] {
+         s.ops.linear({{x.data(), DType::kBf16, m, k, k}, w.weight, numerics, false, {y.data(), DType::kF32, m, n, n}},
+                      *s.stream);
+       },
        0.0, flops}};
   if (auto product = dnnl_bf16_product(m, n, k, x.data(), plain.data.data(), other.data())) {
     contestants.push_back({"oneDNN bf16", product, 0.0, flops});

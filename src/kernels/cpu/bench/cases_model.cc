@@ -9,9 +9,10 @@
 namespace di::kernels::cpu::bench {
 namespace {
 
-// A decoder of the size that performance.md §4 measures llama.cpp with: width 1024, 12 layers, feed-forward 4096, vocabulary
-// 32000, 267 million random weights. Attention is our operator: 16 heads of 64 channels over one shared key/value row a token
-// (the same multiply-adds as separate keys and values; its share is small), wk and wv are multiplied all the same.
+// A decoder of the size that performance.md §4 measures llama.cpp with: width 1024, 12 layers, feed-forward 4096,
+// vocabulary 32000, 267 million random weights. Attention is our operator: 16 heads of 64 channels over one shared
+// key/value row a token (the same multiply-adds as separate keys and values; its share is small), wk and wv are
+// multiplied all the same.
 struct LlamaShape {
   static constexpr int64_t kWidth = 1024;
   static constexpr int64_t kLayers = 12;
@@ -26,7 +27,9 @@ struct LlamaShape {
   };
 
   LlamaShape(Session& session, WeightFormat format)
-      : s(session), head(random_weight(s.pool, format, kVocabulary, kWidth)), norm(random_weight(s.pool, WeightFormat::kBf16, 1, kWidth)),
+      : s(session),
+        head(random_weight(s.pool, format, kVocabulary, kWidth)),
+        norm(random_weight(s.pool, WeightFormat::kBf16, 1, kWidth)),
         ring(kContext * kHead * 4) {
     const auto square = [&] { return random_weight(s.pool, format, kWidth, kWidth); };
     for (int64_t l = 0; l < kLayers; ++l) {
@@ -39,7 +42,9 @@ struct LlamaShape {
     numerics = {true, format != WeightFormat::kBf16, 32};
   }
 
-  Tensor rows(const std::unique_ptr<Buffer>& b, int64_t n, int64_t width) const { return {b->data(), DType::kBf16, n, width, width}; }
+  Tensor rows(const std::unique_ptr<Buffer>& b, int64_t n, int64_t width) const {
+    return {b->data(), DType::kBf16, n, width, width};
+  }
 
   void allocate(int64_t n) {
     for (auto* b : {&x, &y, &q, &k, &v, &o}) {
@@ -58,7 +63,15 @@ struct LlamaShape {
     std::iota(positions.begin(), positions.end(), static_cast<int32_t>(first));
     ends.resize(static_cast<size_t>(n));
     std::iota(ends.begin(), ends.end(), static_cast<int32_t>(first + 1));
-    const Rows r{static_cast<int32_t>(n), positions.data(), zeros.data(), zeros.data(), ends.data(), nullptr, zeros.data(), nullptr, 0};
+    const Rows r{static_cast<int32_t>(n),
+                 positions.data(),
+                 zeros.data(),
+                 zeros.data(),
+                 ends.data(),
+                 nullptr,
+                 zeros.data(),
+                 nullptr,
+                 0};
     const RingView view{static_cast<uint8_t*>(ring.data()), 0, kContext, kHead, KvFormat::kF32};
     Stream& stream = *s.stream;
     const Tensor tx = rows(x, n, kWidth);
@@ -96,7 +109,11 @@ struct LlamaShape {
     Tensor last = tx;
     last.rows = 1;
     s.ops.rms_norm({last, norm.weight, 1e-6F, {y->data(), DType::kBf16, 1, kWidth, kWidth}}, stream);
-    s.ops.linear({{y->data(), DType::kBf16, 1, kWidth, kWidth}, head.weight, numerics, false, {logits->data(), DType::kF32, 1, kVocabulary, kVocabulary}},
+    s.ops.linear({{y->data(), DType::kBf16, 1, kWidth, kWidth},
+                  head.weight,
+                  numerics,
+                  false,
+                  {logits->data(), DType::kF32, 1, kVocabulary, kVocabulary}},
                  stream);
     int32_t id = 0;
     s.ops.argmax({{logits->data(), DType::kF32, 1, kVocabulary, kVocabulary}, &id}, stream);
@@ -138,8 +155,9 @@ void bench_llama_shape(Session& s) {
     fmt::print("  {:.1f} tokens/s (best {:.1f})\n", kTokens / decode[0].median(), kTokens / decode[0].best());
     model.allocate(512);
     const double flops = 2.0 * 512 * static_cast<double>(LlamaShape::kLayers * (4 * 1024 * 1024 + 3 * 4096 * 1024));
-    const std::vector<Timing> prefill = race({{"ours", [&] { model.forward(0, 512); }, 0.0, flops}, peak_contestant(s, flops, false)},
-                                             std::max(3, s.options.repetitions / 3));
+    const std::vector<Timing> prefill =
+        race({{"ours", [&] { model.forward(0, 512); }, 0.0, flops}, peak_contestant(s, flops, false)},
+             std::max(3, s.options.repetitions / 3));
     report(fmt::format("llama shape {} pp512", name(format)), prefill);
     fmt::print("  {:.1f} tokens/s (best {:.1f})\n", 512 / prefill[0].median(), 512 / prefill[0].best());
   }

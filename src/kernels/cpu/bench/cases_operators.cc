@@ -44,8 +44,10 @@ void select_case(Session& s, int32_t n) {
   a.candidate_out = candidates.data();
   a.selection = selection.data();
   const double flops = 2.0 * n * kHeads * kWidth;
-  std::vector<Contestant> contestants{{"ours", [&] { s.ops.select(a, *s.stream); }, static_cast<double>(pages.bytes()), flops},
-                                      read_contestant(s, pages), peak_contestant(s, flops, false)};
+  std::vector<Contestant> contestants{
+      {"ours", [&] { s.ops.select(a, *s.stream); }, static_cast<double>(pages.bytes()), flops},
+      read_contestant(s, pages),
+      peak_contestant(s, flops, false)};
   report(fmt::format("select 512 of {}", n), race(contestants, s.options.repetitions));
 }
 
@@ -90,8 +92,9 @@ void attention_case(Session& s, int32_t rows) {
   a.sink = sink.data();
   a.table = rope.data();
   a.rope_dim = 64;
-  a.rows = {rows, positions.data(), zeros.data(), begin.data(), end.data(), nullptr, zeros.data(), table.data(),
-            static_cast<int32_t>(table.size())};
+  a.rows = {rows,         positions.data(), zeros.data(),
+            begin.data(), end.data(),       nullptr,
+            zeros.data(), table.data(),     static_cast<int32_t>(table.size())};
   a.ring = {static_cast<uint8_t*>(ring.data()), 0, 134, kWidth, KvFormat::kE4m3Ue8m0};
   a.ratio = 1;
   a.pages = {static_cast<uint8_t*>(pages.data()), kPage * entry_bytes, kPage, kWidth, KvFormat::kE2m1E4m3, false};
@@ -101,7 +104,8 @@ void attention_case(Session& s, int32_t rows) {
   a.o = {o.data(), DType::kBf16, rows, kHeads * kWidth, kHeads * kWidth};
   const double flops = 4.0 * rows * kHeads * 640.0 * kWidth;
   report(fmt::format("attention 64x(128+512)x512 M={}", rows),
-         race({{"ours", [&] { s.ops.attention(a, *s.stream); }, 0.0, flops}, peak_contestant(s, flops, false)}, s.options.repetitions));
+         race({{"ours", [&] { s.ops.attention(a, *s.stream); }, 0.0, flops}, peak_contestant(s, flops, false)},
+              s.options.repetitions));
 }
 
 // Routed experts of the real model in MXFP4 (16 of the 384, six a token) with the shared one in FP8.
@@ -129,15 +133,25 @@ void moe_case(Session& s, int64_t rows) {
   Buffer y(rows * kWidth * 2);
   y.fill(s.pool, WeightFormat::kBf16);
   Buffer out(rows * kWidth * 2);
-  const MoeArgs a{{y.data(), DType::kBf16, rows, kWidth, kWidth}, ids.data(), weights.data(), 6, experts.data(), kExperts, shared, 10.F,
-                  {true, true, 32}, {out.data(), DType::kBf16, rows, kWidth, kWidth}};
+  const MoeArgs a{{y.data(), DType::kBf16, rows, kWidth, kWidth},
+                  ids.data(),
+                  weights.data(),
+                  6,
+                  experts.data(),
+                  kExperts,
+                  shared,
+                  10.F,
+                  {true, true, 32},
+                  {out.data(), DType::kBf16, rows, kWidth, kWidth}};
   const int64_t active = std::min<int64_t>(kExperts, rows * 6);
-  const int64_t bytes = active * 3 * weight_bytes(WeightFormat::kFp4Row, kInner, kWidth) + 3 * weight_bytes(WeightFormat::kFp8Block, kInner, kWidth);
+  const int64_t bytes = active * 3 * weight_bytes(WeightFormat::kFp4Row, kInner, kWidth) +
+                        3 * weight_bytes(WeightFormat::kFp8Block, kInner, kWidth);
   Buffer plain(bytes);
   plain.fill(s.pool, WeightFormat::kFp4Row);
   const double flops = 2.0 * static_cast<double>(rows * 7 * 3 * kInner * kWidth);
   report(fmt::format("moe 6+1 of 16, 5120x2304, M={}", rows),
-         race({{"ours", [&] { s.ops.moe(a, *s.stream); }, static_cast<double>(bytes), flops}, read_contestant(s, plain),
+         race({{"ours", [&] { s.ops.moe(a, *s.stream); }, static_cast<double>(bytes), flops},
+               read_contestant(s, plain),
                peak_contestant(s, flops, false)},
               std::max(3, s.options.repetitions / (rows > 16 ? 3 : 1))));
 }

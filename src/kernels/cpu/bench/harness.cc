@@ -1,7 +1,6 @@
 #include "kernels/cpu/bench/harness.h"
 
 #include <fmt/format.h>
-
 #include <time.h>
 
 #include <algorithm>
@@ -29,10 +28,16 @@ double cpu_seconds() {
 
 }  // namespace
 
-double Timing::median() const { return middle(seconds); }
-double Timing::median_cpu() const { return middle(cpu); }
+double Timing::median() const {
+  return middle(seconds);
+}
+double Timing::median_cpu() const {
+  return middle(cpu);
+}
 
-double Timing::best() const { return *std::min_element(seconds.begin(), seconds.end()); }
+double Timing::best() const {
+  return *std::min_element(seconds.begin(), seconds.end());
+}
 
 std::vector<Timing> race(const std::vector<Contestant>& contestants, int rounds) {
   std::vector<Timing> timings;
@@ -63,11 +68,12 @@ void report(const std::string& name, const std::vector<Timing>& timings) {
     const Timing& t = timings[i];
     std::string rate = t.bytes > 0.0 ? fmt::format("{:7.2f} GB/s ", t.bytes / t.median() * 1e-9) : std::string{};
     if (t.flops > 0.0) rate += fmt::format("{:7.1f} GFLOP/s", t.flops / t.median() * 1e-9);
-    const std::string comparison = i == 0 ? std::string{}
-                                          : fmt::format("  ours/this {:.2f}, best {:.2f}, cpu {:.2f}", ratio(timings[0], t),
-                                                        t.best() / timings[0].best(), t.median_cpu() / timings[0].median_cpu());
-    fmt::print("{:<34} {:<16} {:9.3f} ms (best {:9.3f}, cpu {:9.3f})  {}{}\n", i == 0 ? name : "", t.name, t.median() * 1e3, t.best() * 1e3,
-               t.median_cpu() * 1e3, rate, comparison);
+    const std::string comparison =
+        i == 0 ? std::string{}
+               : fmt::format("  ours/this {:.2f}, best {:.2f}, cpu {:.2f}", ratio(timings[0], t),
+                             t.best() / timings[0].best(), t.median_cpu() / timings[0].median_cpu());
+    fmt::print("{:<34} {:<16} {:9.3f} ms (best {:9.3f}, cpu {:9.3f})  {}{}\n", i == 0 ? name : "", t.name,
+               t.median() * 1e3, t.best() * 1e3, t.median_cpu() * 1e3, rate, comparison);
   }
   std::fflush(stdout);
 }
@@ -75,21 +81,33 @@ void report(const std::string& name, const std::vector<Timing>& timings) {
 Session::Session(const BenchOptions& o)
     : options(o), pool(o.threads), stream(make_stream(pool)), ops(di::kernels::cpu::ops(o.isa)) {}
 
-void Buffer::Free::operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
+void Buffer::Free::operator()(std::byte* p) const {
+  ::operator delete(p, std::align_val_t{64});
+}
 
 Buffer::Buffer(int64_t bytes)
-    : memory_(static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes + 64), std::align_val_t{64}))), bytes_(bytes) {}
+    : memory_(static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes + 64), std::align_val_t{64}))),
+      bytes_(bytes) {}
 
 void Buffer::fill(ThreadPool& pool, WeightFormat format) {
   // Random bits with exponents close to 1, so that no NaN, infinity or subnormal occurs.
   uint64_t keep = ~uint64_t{0};
   uint64_t set = 0;
   switch (format) {
-    case WeightFormat::kF32: keep = 0x807fffff807fffff; set = 0x3f0000003f000000; break;
-    case WeightFormat::kBf16: keep = 0x807f807f807f807f; set = 0x3f003f003f003f00; break;
+    case WeightFormat::kF32:
+      keep = 0x807fffff807fffff;
+      set = 0x3f0000003f000000;
+      break;
+    case WeightFormat::kBf16:
+      keep = 0x807f807f807f807f;
+      set = 0x3f003f003f003f00;
+      break;
     case WeightFormat::kFp8Block:
-    case WeightFormat::kFp8Row: keep = 0xbfbfbfbfbfbfbfbf; break;
-    case WeightFormat::kFp4Row: break;
+    case WeightFormat::kFp8Row:
+      keep = 0xbfbfbfbfbfbfbfbf;
+      break;
+    case WeightFormat::kFp4Row:
+      break;
   }
   uint64_t* words = static_cast<uint64_t*>(data());
   const int64_t n = (bytes_ + 7) / 8;
@@ -104,21 +122,29 @@ void Buffer::fill(ThreadPool& pool, WeightFormat format) {
   });
 }
 
-void Buffer::fill_bytes(uint8_t value) { std::memset(data(), value, static_cast<size_t>(bytes_)); }
+void Buffer::fill_bytes(uint8_t value) {
+  std::memset(data(), value, static_cast<size_t>(bytes_));
+}
 
 namespace {
 int64_t scale_count(WeightFormat format, int64_t rows, int64_t cols) {
   switch (format) {
     case WeightFormat::kF32:
-    case WeightFormat::kBf16: return 0;
-    case WeightFormat::kFp8Block: return (rows + 31) / 32 * ((cols + 31) / 32);
+    case WeightFormat::kBf16:
+      return 0;
+    case WeightFormat::kFp8Block:
+      return (rows + 31) / 32 * ((cols + 31) / 32);
     case WeightFormat::kFp8Row:
-    case WeightFormat::kFp4Row: return rows * ((cols + 31) / 32);
+    case WeightFormat::kFp4Row:
+      return rows * ((cols + 31) / 32);
   }
   return 0;
 }
 int64_t value_bits(WeightFormat format) {
-  return format == WeightFormat::kF32 ? 32 : format == WeightFormat::kBf16 ? 16 : format == WeightFormat::kFp4Row ? 4 : 8;
+  return format == WeightFormat::kF32      ? 32
+         : format == WeightFormat::kBf16   ? 16
+         : format == WeightFormat::kFp4Row ? 4
+                                           : 8;
 }
 }  // namespace
 
@@ -130,17 +156,24 @@ RandomWeight random_weight(ThreadPool& pool, WeightFormat format, int64_t rows, 
   RandomWeight w{Buffer(rows * cols * value_bits(format) / 8), Buffer(scale_count(format, rows, cols)), {}};
   w.data.fill(pool, format);
   w.scale.fill_bytes(120);
-  w.weight = {w.data.data(), w.scale.bytes() > 0 ? static_cast<const uint8_t*>(w.scale.data()) : nullptr, format, 32, rows, cols};
+  w.weight = {w.data.data(), w.scale.bytes() > 0 ? static_cast<const uint8_t*>(w.scale.data()) : nullptr,
+              format,        32,
+              rows,          cols};
   return w;
 }
 
 const char* name(WeightFormat format) {
   switch (format) {
-    case WeightFormat::kF32: return "fp32";
-    case WeightFormat::kBf16: return "bf16";
-    case WeightFormat::kFp8Block: return "fp8-32x32";
-    case WeightFormat::kFp8Row: return "fp8-row";
-    case WeightFormat::kFp4Row: return "mxfp4";
+    case WeightFormat::kF32:
+      return "fp32";
+    case WeightFormat::kBf16:
+      return "bf16";
+    case WeightFormat::kFp8Block:
+      return "fp8-32x32";
+    case WeightFormat::kFp8Row:
+      return "fp8-row";
+    case WeightFormat::kFp4Row:
+      return "mxfp4";
   }
   return "?";
 }
@@ -165,7 +198,9 @@ Contestant read_contestant(Session& s, const Buffer& buffer) {
 }
 
 Contestant peak_contestant(Session& s, double flops, bool pairs) {
-  Probe probe = s.options.isa == Isa::kAvx2 ? probe_avx2() : s.options.isa == Isa::kAvx512 ? probe_avx512() : probe_avx512bf16();
+  Probe probe = s.options.isa == Isa::kAvx2     ? probe_avx2()
+                : s.options.isa == Isa::kAvx512 ? probe_avx512()
+                                                : probe_avx512bf16();
   const auto loop = pairs ? probe.pairs : probe.wide;
   const double per_round = pairs ? probe.pair_flops : probe.wide_flops;
   const int64_t rounds = static_cast<int64_t>(flops / per_round / s.pool.size()) + 1;

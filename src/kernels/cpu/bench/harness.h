@@ -36,8 +36,8 @@ std::vector<Timing> race(const std::vector<Contestant>& contestants, int rounds)
 // Median over the rounds of time(b)/time(a): how many times faster a is.
 double ratio(const Timing& a, const Timing& b);
 
-// Prints a line per contestant: time, GB/s or GFLOP/s, and how many times faster than it the first one is: by the median of
-// the rounds' ratios, by the best times, and by processor time.
+// Prints a line per contestant: time, GB/s or GFLOP/s, and how many times faster than it the first one is: by the
+// median of the rounds' ratios, by the best times, and by processor time.
 void report(const std::string& name, const std::vector<Timing>& timings);
 
 struct Session {

@@ -20,8 +20,8 @@ Function symbol(void* library, const char* name) {
   return library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, name));
 }
 
-using CblasSgemm = void (*)(int order, int ta, int tb, int m, int n, int k, float alpha, const float* a, int lda, const float* b, int ldb,
-                            float beta, float* c, int ldc);
+using CblasSgemm = void (*)(int order, int ta, int tb, int m, int n, int k, float alpha, const float* a, int lda,
+                            const float* b, int ldb, float beta, float* c, int ldc);
 constexpr int kRowMajor = 101;
 constexpr int kNoTranspose = 111;
 constexpr int kTranspose = 112;
@@ -34,7 +34,9 @@ SgemmPeer cblas_peer(const char* name, CblasSgemm gemm) {
           }};
 }
 
-void* dnnl_library() { return open_library({"libdnnl.so.2", "libdnnl.so.3"}); }
+void* dnnl_library() {
+  return open_library({"libdnnl.so.2", "libdnnl.so.3"});
+}
 
 }  // namespace
 
@@ -47,10 +49,12 @@ std::vector<SgemmPeer> sgemm_peers(int threads, bool avx512) {
   setenv("OMP_NUM_THREADS", count.c_str(), 1);
   setenv("OMP_WAIT_POLICY", "passive", 1);
   std::vector<SgemmPeer> peers;
-  if (auto gemm = symbol<CblasSgemm>(open_library({"libopenblas.so.0"}), "cblas_sgemm")) peers.push_back(cblas_peer("OpenBLAS", gemm));
-  if (auto gemm = symbol<CblasSgemm>(open_library({"libblis.so.4"}), "cblas_sgemm")) peers.push_back(cblas_peer("BLIS", gemm));
-  using DnnlSgemm = int (*)(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
-                            int64_t ldb, float beta, float* c, int64_t ldc);
+  if (auto gemm = symbol<CblasSgemm>(open_library({"libopenblas.so.0"}), "cblas_sgemm"))
+    peers.push_back(cblas_peer("OpenBLAS", gemm));
+  if (auto gemm = symbol<CblasSgemm>(open_library({"libblis.so.4"}), "cblas_sgemm"))
+    peers.push_back(cblas_peer("BLIS", gemm));
+  using DnnlSgemm = int (*)(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
+                            const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
   if (auto gemm = symbol<DnnlSgemm>(dnnl_library(), "dnnl_sgemm")) {
     peers.push_back({"oneDNN", [gemm](int64_t m, int64_t n, int64_t k, const float* x, const float* w, float* y) {
                        gemm('N', 'T', m, n, k, 1.F, x, k, w, k, 0.F, y, n);
@@ -59,7 +63,8 @@ std::vector<SgemmPeer> sgemm_peers(int threads, bool avx512) {
   return peers;
 }
 
-// oneDNN's C interface, version 2. Descriptors are plain structs of at most a few kilobytes; only pointers to them are passed.
+// oneDNN's C interface, version 2. Descriptors are plain structs of at most a few kilobytes; only pointers to them are
+// passed.
 std::function<void()> dnnl_bf16_product(int64_t m, int64_t n, int64_t k, void* x, void* w, void* y) {
   void* library = open_library({"libdnnl.so.2"});
   struct Descriptor {
@@ -77,14 +82,17 @@ std::function<void()> dnnl_bf16_product(int64_t m, int64_t n, int64_t k, void* x
   const auto engine_create = symbol<int (*)(void**, int, size_t)>(library, "dnnl_engine_create");
   const auto stream_create = symbol<int (*)(void**, void*, unsigned)>(library, "dnnl_stream_create");
   const auto md_init = symbol<int (*)(void*, int, const int64_t*, int, int)>(library, "dnnl_memory_desc_init_by_tag");
-  const auto matmul_init = symbol<int (*)(void*, const void*, const void*, const void*, const void*)>(library, "dnnl_matmul_desc_init");
-  const auto pd_create = symbol<int (*)(void**, const void*, const void*, void*, const void*)>(library, "dnnl_primitive_desc_create");
+  const auto matmul_init =
+      symbol<int (*)(void*, const void*, const void*, const void*, const void*)>(library, "dnnl_matmul_desc_init");
+  const auto pd_create =
+      symbol<int (*)(void**, const void*, const void*, void*, const void*)>(library, "dnnl_primitive_desc_create");
   const auto primitive_create = symbol<int (*)(void**, const void*)>(library, "dnnl_primitive_create");
   const auto memory_create = symbol<int (*)(void**, const void*, void*, void*)>(library, "dnnl_memory_create");
   const auto execute = symbol<int (*)(const void*, void*, int, const Argument*)>(library, "dnnl_primitive_execute");
   const auto wait = symbol<int (*)(void*)>(library, "dnnl_stream_wait");
-  if (engine_create == nullptr || stream_create == nullptr || md_init == nullptr || matmul_init == nullptr || pd_create == nullptr ||
-      primitive_create == nullptr || memory_create == nullptr || execute == nullptr || wait == nullptr) {
+  if (engine_create == nullptr || stream_create == nullptr || md_init == nullptr || matmul_init == nullptr ||
+      pd_create == nullptr || primitive_create == nullptr || memory_create == nullptr || execute == nullptr ||
+      wait == nullptr) {
     return {};
   }
   void* engine = nullptr;
@@ -103,8 +111,10 @@ std::function<void()> dnnl_bf16_product(int64_t m, int64_t n, int64_t k, void* x
                   md_init(source.bytes.data(), 2, source_dims.data(), kBf16, kAb) == 0 &&
                   md_init(weights.bytes.data(), 2, weight_dims.data(), kBf16, kBa) == 0 &&
                   md_init(destination.bytes.data(), 2, destination_dims.data(), kF32, kAb) == 0 &&
-                  matmul_init(matmul.bytes.data(), source.bytes.data(), weights.bytes.data(), nullptr, destination.bytes.data()) == 0 &&
-                  pd_create(&pd, matmul.bytes.data(), nullptr, engine, nullptr) == 0 && primitive_create(&primitive, pd) == 0 &&
+                  matmul_init(matmul.bytes.data(), source.bytes.data(), weights.bytes.data(), nullptr,
+                              destination.bytes.data()) == 0 &&
+                  pd_create(&pd, matmul.bytes.data(), nullptr, engine, nullptr) == 0 &&
+                  primitive_create(&primitive, pd) == 0 &&
                   memory_create(&arguments[0].memory, source.bytes.data(), engine, x) == 0 &&
                   memory_create(&arguments[1].memory, weights.bytes.data(), engine, w) == 0 &&
                   memory_create(&arguments[2].memory, destination.bytes.data(), engine, y) == 0;

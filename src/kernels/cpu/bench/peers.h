@@ -1,5 +1,5 @@
-// Other libraries as competitors, where the machine has them: OpenBLAS, BLIS and oneDNN, loaded at run time. None of them is
-// linked; a missing one is left out of the table.
+// Other libraries as competitors, where the machine has them: OpenBLAS, BLIS and oneDNN, loaded at run time. None of
+// them is linked; a missing one is left out of the table.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// Attention of one row over its own entries. The entries are decoded once into dense rows (bf16 where both sides are bf16
-// values, else fp32) and shared by the heads; scores are a panel product with the heads as rows, the value product runs over
-// the entries in order with the channels across the lanes. Every sum of an output has an order fixed by the row alone, so heads
-// and rows may be spread over the team at will.
+// Attention of one row over its own entries. The entries are decoded once into dense rows (bf16 where both sides are
+// bf16 values, else fp32) and shared by the heads; scores are a panel product with the heads as rows, the value product
+// runs over the entries in order with the channels across the lanes. Every sum of an output has an order fixed by the
+// row alone, so heads and rows may be spread over the team at will.
 
 template <class Kind>
 inline void decode_record(KvFormat format, int64_t width, const RecordAt& at, typename Kind::X* out) {
@@ -27,7 +27,8 @@ inline void decode_record(KvFormat format, int64_t width, const RecordAt& at, ty
         const __m128i b = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at.data + i / 2)));
         const __m128i nibbles = _mm_and_si128(_mm_or_si128(b, _mm_slli_epi16(b, 4)), _mm_set1_epi8(15));
         const __m128i values = _mm_shuffle_epi8(table, nibbles);
-        for (int part = 0; part < 16 / L; ++part) Kind::store_floats(out + i + part * L, mul(load_int8(values, part), half));
+        for (int part = 0; part < 16 / L; ++part)
+          Kind::store_floats(out + i + part * L, mul(load_int8(values, part), half));
       }
       break;
     }
@@ -36,7 +37,8 @@ inline void decode_record(KvFormat format, int64_t width, const RecordAt& at, ty
   float rest[64];  // fewer than 32 channels are left, but load_record counts its groups from the start of a record
   DI_CHECK(width - i <= 32, "record of {} channels", width);
   const int64_t group = format == KvFormat::kE2m1E4m3 ? 16 : 32;
-  load_record(format, width - i, at.data + data_bytes(format, i), at.scale + (format == KvFormat::kF32 ? 0 : i / group), rest);
+  load_record(format, width - i, at.data + data_bytes(format, i), at.scale + (format == KvFormat::kF32 ? 0 : i / group),
+              rest);
   for (int64_t j = i; j < width; ++j) out[j] = static_cast<X>(Kind::from_float(rest[j - i]));
 }
 
@@ -74,8 +76,8 @@ inline constexpr int kColumnVecs = L == 16 ? 4 : 2;
 
 // o[h, column …] = Σ_s p[h, s]·v[s, column …] for MR heads and kColumnVecs vectors of channels.
 template <class Kind, int MR>
-inline void value_tile(const float* p, int64_t p_stride, const typename Kind::X* v, int64_t stride, int64_t entries, float* o,
-                       int64_t o_stride) {
+inline void value_tile(const float* p, int64_t p_stride, const typename Kind::X* v, int64_t stride, int64_t entries,
+                       float* o, int64_t o_stride) {
   F acc[MR][kColumnVecs];
 #pragma GCC unroll 8
   for (int h = 0; h < MR; ++h) {
@@ -101,16 +103,23 @@ inline void value_tile(const float* p, int64_t p_stride, const typename Kind::X*
 }
 
 template <class Kind>
-inline void value_tile_heads(int64_t heads, const float* p, int64_t p_stride, const typename Kind::X* v, int64_t stride, int64_t entries,
-                             float* o, int64_t o_stride) {
+inline void value_tile_heads(int64_t heads, const float* p, int64_t p_stride, const typename Kind::X* v, int64_t stride,
+                             int64_t entries, float* o, int64_t o_stride) {
   switch (heads) {
-    case 1: return value_tile<Kind, 1>(p, p_stride, v, stride, entries, o, o_stride);
-    case 2: return value_tile<Kind, 2>(p, p_stride, v, stride, entries, o, o_stride);
-    case 3: return value_tile<Kind, 3>(p, p_stride, v, stride, entries, o, o_stride);
-    case 4: return value_tile<Kind, 4>(p, p_stride, v, stride, entries, o, o_stride);
-    case 5: return value_tile<Kind, 5>(p, p_stride, v, stride, entries, o, o_stride);
-    case 6: return value_tile<Kind, 6>(p, p_stride, v, stride, entries, o, o_stride);
-    default: __builtin_unreachable();
+    case 1:
+      return value_tile<Kind, 1>(p, p_stride, v, stride, entries, o, o_stride);
+    case 2:
+      return value_tile<Kind, 2>(p, p_stride, v, stride, entries, o, o_stride);
+    case 3:
+      return value_tile<Kind, 3>(p, p_stride, v, stride, entries, o, o_stride);
+    case 4:
+      return value_tile<Kind, 4>(p, p_stride, v, stride, entries, o, o_stride);
+    case 5:
+      return value_tile<Kind, 5>(p, p_stride, v, stride, entries, o, o_stride);
+    case 6:
+      return value_tile<Kind, 6>(p, p_stride, v, stride, entries, o, o_stride);
+    default:
+      __builtin_unreachable();
   }
 }
 
@@ -154,7 +163,8 @@ inline int64_t key_stride(int64_t d) {
 
 // Heads [h0, h1) of row t over decoded entries.
 template <class Kind>
-inline void attend(const AttentionArgs& a, int64_t t, int64_t h0, int64_t h1, const typename Kind::X* keys, int64_t entries, Arena& scratch) {
+inline void attend(const AttentionArgs& a, int64_t t, int64_t h0, int64_t h1, const typename Kind::X* keys,
+                   int64_t entries, Arena& scratch) {
   using X = typename Kind::X;
   const int64_t d = a.ring.width;
   const int64_t stride = key_stride<Kind>(d);
@@ -174,8 +184,9 @@ inline void attend(const AttentionArgs& a, int64_t t, int64_t h0, int64_t h1, co
   }
   float* partial = scratch.take<float>(partial_floats(heads, entries));
   const __m128 scale = _mm_set1_ps(a.scale);
-  multiply_panel<Kind>(q_rows, heads, keys, stride, depth, entries, partial,
-                       [&](int64_t h, int64_t s, int64_t, __m128 v) { _mm_storeu_ps(p + h * p_stride + s, _mm_mul_ps(v, scale)); });
+  multiply_panel<Kind>(
+      q_rows, heads, keys, stride, depth, entries, partial,
+      [&](int64_t h, int64_t s, int64_t, __m128 v) { _mm_storeu_ps(p + h * p_stride + s, _mm_mul_ps(v, scale)); });
   for (int64_t h = 0; h < heads; ++h) softmax_with_sink(p + h * p_stride, entries, a.sink[h0 + h], a.round_bf16);
   for (int64_t h = 0; h < heads; h += kHeadTile) {
     const int64_t count = std::min<int64_t>(kHeadTile, heads - h);
@@ -195,7 +206,8 @@ inline void attend(const AttentionArgs& a, int64_t t, int64_t h0, int64_t h1, co
 
 // Decodes entries [first, last) of a list; the columns between the width and its padding become zero.
 template <class Kind>
-inline void decode_entries(const AttentionArgs& a, int64_t window, const RecordAt* list, int64_t first, int64_t last, typename Kind::X* keys) {
+inline void decode_entries(const AttentionArgs& a, int64_t window, const RecordAt* list, int64_t first, int64_t last,
+                           typename Kind::X* keys) {
   const int64_t d = a.ring.width;
   const int64_t stride = key_stride<Kind>(d);
   for (int64_t i = first; i < last; ++i) {
@@ -212,7 +224,9 @@ inline void attention_of(const AttentionArgs& a, CpuStream& s) {
   const int64_t workers = s.pool.size();
   const auto window_of = [&](int64_t t) { return std::max<int64_t>(0, a.rows.window_end[t] - a.rows.window_begin[t]); };
   // Rows up to a multiple of 4 are read by the panel product: they are zero.
-  const auto clear_tail = [&](X* keys, int64_t n) { std::memset(keys + n * stride, 0, static_cast<size_t>(3 * stride) * sizeof(X)); };
+  const auto clear_tail = [&](X* keys, int64_t n) {
+    std::memset(keys + n * stride, 0, static_cast<size_t>(3 * stride) * sizeof(X));
+  };
   int64_t products = 0;
   for (int64_t t = 0; t < a.rows.n; ++t) products += most_entries(a, t) * a.heads * a.ring.width;
   const bool parallel = workers > 1 && products >= kSerialProducts;
@@ -258,10 +272,10 @@ inline void attention_of(const AttentionArgs& a, CpuStream& s) {
 
 inline void attention(const AttentionArgs& a, Stream& stream) {
   const int64_t d = a.ring.width;
-  DI_CHECK(a.q.cols == a.heads * d && a.o.cols == a.q.cols && a.q.rows == a.rows.n && a.o.rows == a.rows.n && a.rope_dim <= d &&
-               (a.ratio == 0 || a.pages.width == d),
-           "q [{}, {}], o [{}, {}], {} heads of {}, {} rows, page width {}", a.q.rows, a.q.cols, a.o.rows, a.o.cols, a.heads, d, a.rows.n,
-           a.pages.width);
+  DI_CHECK(a.q.cols == a.heads * d && a.o.cols == a.q.cols && a.q.rows == a.rows.n && a.o.rows == a.rows.n &&
+               a.rope_dim <= d && (a.ratio == 0 || a.pages.width == d),
+           "q [{}, {}], o [{}, {}], {} heads of {}, {} rows, page width {}", a.q.rows, a.q.cols, a.o.rows, a.o.cols,
+           a.heads, d, a.rows.n, a.pages.width);
   CpuStream& s = cpu_stream(stream);
   s.reset_scratch();
 #if DI_CPU_BF16_DOT

@@ -1,6 +1,6 @@
-// y = x·Wᵀ for stored weights. One structure of summation serves every number of rows: the columns of a weight row are taken
-// in chunks that its format decodes to a few vectors (simd_*.inl.h), each output element has one vector of partial sums, the
-// vectors of the chunks are added to it in order, and sum4 adds its lanes at the end. Hence
+// y = x·Wᵀ for stored weights. One structure of summation serves every number of rows: the columns of a weight row are
+// taken in chunks that its format decodes to a few vectors (simd_*.inl.h), each output element has one vector of
+// partial sums, the vectors of the chunks are added to it in order, and sum4 adds its lanes at the end. Hence
 //   * few rows: `direct_tile` decodes in registers and streams the weights once;
 //   * many rows: a panel of weight rows is decoded once into scratch (cache-resident) and `panel_tile` multiplies it;
 // and both give the same bits. x is packed in the chunk order of the format, zero beyond the last column.
@@ -20,7 +20,9 @@ struct MatView {
   int row_shift;         // log2 of the rows that share a scale
   int group_shift;       // log2 of the 32-column groups that share a scale
 
-  RowRef row(int64_t n) const { return {data + n * row_bytes, scale == nullptr ? nullptr : scale + (n >> row_shift) * scale_stride}; }
+  RowRef row(int64_t n) const {
+    return {data + n * row_bytes, scale == nullptr ? nullptr : scale + (n >> row_shift) * scale_stride};
+  }
 };
 
 inline MatView view_of(const Weight& w) {
@@ -31,8 +33,12 @@ inline MatView view_of(const Weight& w) {
   m.cols = w.cols;
   int bits = 0;
   switch (w.format) {
-    case WeightFormat::kF32: bits = 32; break;
-    case WeightFormat::kBf16: bits = 16; break;
+    case WeightFormat::kF32:
+      bits = 32;
+      break;
+    case WeightFormat::kBf16:
+      bits = 16;
+      break;
     case WeightFormat::kFp8Block:
       DI_CHECK(w.block >= 32 && (w.block & (w.block - 1)) == 0, "scale blocks of {}", w.block);
       bits = 8;
@@ -40,7 +46,10 @@ inline MatView view_of(const Weight& w) {
       m.group_shift = m.row_shift - 5;
       m.scale_stride = (w.cols + w.block - 1) / w.block;
       break;
-    case WeightFormat::kFp8Row: bits = 8; m.scale_stride = (w.cols + 31) / 32; break;
+    case WeightFormat::kFp8Row:
+      bits = 8;
+      m.scale_stride = (w.cols + 31) / 32;
+      break;
     case WeightFormat::kFp4Row:
       DI_CHECK(w.cols % 2 == 0, "{} columns of 4 bits", w.cols);
       bits = 4;
@@ -58,30 +67,39 @@ inline void with_decoder(WeightFormat format, [[maybe_unused]] bool pairs, const
 #if DI_CPU_BF16_DOT
   if (pairs) {
     switch (format) {
-      case WeightFormat::kF32: break;
-      case WeightFormat::kBf16: return f(PairBf16{});
+      case WeightFormat::kF32:
+        break;
+      case WeightFormat::kBf16:
+        return f(PairBf16{});
       case WeightFormat::kFp8Block:
-      case WeightFormat::kFp8Row: return f(PairFp8{});
-      case WeightFormat::kFp4Row: return f(PairFp4{});
+      case WeightFormat::kFp8Row:
+        return f(PairFp8{});
+      case WeightFormat::kFp4Row:
+        return f(PairFp4{});
     }
   }
 #endif
   switch (format) {
-    case WeightFormat::kF32: return f(WideF32{});
-    case WeightFormat::kBf16: return f(WideBf16{});
+    case WeightFormat::kF32:
+      return f(WideF32{});
+    case WeightFormat::kBf16:
+      return f(WideBf16{});
     case WeightFormat::kFp8Block:
-    case WeightFormat::kFp8Row: return f(WideFp8{});
-    case WeightFormat::kFp4Row: return f(WideFp4{});
+    case WeightFormat::kFp8Row:
+      return f(WideFp8{});
+    case WeightFormat::kFp4Row:
+      return f(WideFp4{});
   }
 }
 
-// True when the operands of this product are bf16 values on both sides: the pair instruction is exact then but for its sums.
+// True when the operands of this product are bf16 values on both sides: the pair instruction is exact then but for its
+// sums.
 inline bool pair_products(DType x, WeightFormat w, int64_t quantised_group) {
   return DI_CPU_BF16_DOT && w != WeightFormat::kF32 && (x == DType::kBf16 || quantised_group > 0);
 }
 
-// Elements of packed x (or of a decoded panel row) for `cols` columns, without and with the padding that keeps rows of a
-// power-of-two width out of the same cache sets.
+// Elements of packed x (or of a decoded panel row) for `cols` columns, without and with the padding that keeps rows of
+// a power-of-two width out of the same cache sets.
 template <class D>
 inline int64_t packed_cols(int64_t cols) {
   return (cols + D::kCols - 1) / D::kCols * D::kCols;
@@ -116,7 +134,8 @@ inline void pack_row(float* x, int64_t cols, typename D::Kind::X* out) {
   } else if constexpr (kRun == 1) {
     for (int64_t c = 0; c < padded; c += D::kCols) {
       for (int v = 0; v < D::kVecs; ++v) {
-        for (int l = 0; l < D::Kind::kLanes; ++l) out[c + v * D::Kind::kLanes + l] = D::Kind::from_float(x[c + v + D::kVecs * l]);
+        for (int l = 0; l < D::Kind::kLanes; ++l)
+          out[c + v * D::Kind::kLanes + l] = D::Kind::from_float(x[c + v + D::kVecs * l]);
       }
     }
   } else {
@@ -165,8 +184,8 @@ inline void decode_tail(const MatView& m, RowRef r, int64_t c, typename D::Kind:
 inline constexpr int64_t kPrefetchTile = 128 * 1024;
 inline constexpr int64_t kPrefetchRow = 2048;
 
-// MR rows of x times NR (a multiple of 4) rows of W, decoded in registers. sums[m·NR/4 + n/4] holds 4 outputs. kOneScale: the
-// rows lie in one block of scales.
+// MR rows of x times NR (a multiple of 4) rows of W, decoded in registers. sums[m·NR/4 + n/4] holds 4 outputs.
+// kOneScale: the rows lie in one block of scales.
 template <class D, int MR, int NR, bool kOneScale>
 inline void direct_tile(const MatView& m, const typename D::Kind::X* const* x, const RowRef* w, __m128* sums) {
   using V = typename D::Kind::V;
@@ -182,7 +201,8 @@ inline void direct_tile(const MatView& m, const typename D::Kind::X* const* x, c
   RowRef row[NR];
   for (int n = 0; n < NR; ++n) row[n] = w[n];
   const int64_t full = m.cols / D::kCols;
-  // Rows of a tile are short streams, which a hardware prefetcher picks up late: ask for the next tile's, or further on in a long row.
+  // Rows of a tile are short streams, which a hardware prefetcher picks up late: ask for the next tile's, or further on
+  // in a long row.
   const int64_t ahead = NR * m.row_bytes <= kPrefetchTile ? NR * m.row_bytes : kPrefetchRow;
   for (int64_t c = 0; c < full; ++c) {
     // Vector by vector through all rows: the sums of one row form a chain, those of several rows overlap.
@@ -217,19 +237,22 @@ inline void direct_tile(const MatView& m, const typename D::Kind::X* const* x, c
 #pragma GCC unroll 8
       for (int j = 0; j < D::kVecs; ++j) {
 #pragma GCC unroll 8
-        for (int i = 0; i < MR; ++i) acc[i][n] = D::Kind::dot(D::Kind::load(in[i] + full * D::kCols + j * D::Kind::kLanes), v[j], acc[i][n]);
+        for (int i = 0; i < MR; ++i)
+          acc[i][n] = D::Kind::dot(D::Kind::load(in[i] + full * D::kCols + j * D::Kind::kLanes), v[j], acc[i][n]);
       }
     }
   }
 #pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 8
-    for (int n = 0; n < NR; n += 4) sums[(i * NR + n) / 4] = sum4(acc[i][n], acc[i][n + 1], acc[i][n + 2], acc[i][n + 3]);
+    for (int n = 0; n < NR; n += 4)
+      sums[(i * NR + n) / 4] = sum4(acc[i][n], acc[i][n + 1], acc[i][n + 2], acc[i][n + 3]);
   }
 }
 
 template <class D, int MR, int NR, class Sink>
-inline void direct_rows(const MatView& m, int64_t n0, int64_t n1, const typename D::Kind::X* const* x, const Sink& sink) {
+inline void direct_rows(const MatView& m, int64_t n0, int64_t n1, const typename D::Kind::X* const* x,
+                        const Sink& sink) {
   for (int64_t n = n0; n < n1; n += NR) {
     RowRef w[NR];
     for (int64_t i = 0; i < NR; ++i) w[i] = m.row(std::min(n + i, n1 - 1));
@@ -240,7 +263,8 @@ inline void direct_rows(const MatView& m, int64_t n0, int64_t n1, const typename
       direct_tile<D, MR, NR, false>(m, x, w, sums);
     }
     for (int64_t i = 0; i < MR; ++i) {
-      for (int64_t j = 0; j < NR && n + j < n1; j += 4) sink(i, n + j, std::min<int64_t>(4, n1 - n - j), sums[(i * NR + j) / 4]);
+      for (int64_t j = 0; j < NR && n + j < n1; j += 4)
+        sink(i, n + j, std::min<int64_t>(4, n1 - n - j), sums[(i * NR + j) / 4]);
     }
   }
 }
@@ -269,8 +293,8 @@ inline void decode_panel(const MatView& m, int64_t n0, int64_t n1, typename D::K
 
 // MR rows of x times 4 panel rows over the elements [begin, end); `partial` carries the sums from one part to the next.
 template <class Kind, int MR>
-inline void panel_tile(const typename Kind::X* const* x, const typename Kind::X* panel, int64_t stride, int64_t begin, int64_t end,
-                       bool first, float* partial) {
+inline void panel_tile(const typename Kind::X* const* x, const typename Kind::X* panel, int64_t stride, int64_t begin,
+                       int64_t end, bool first, float* partial) {
   F acc[MR][4];
 #pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
@@ -308,32 +332,41 @@ inline void panel_tile(const typename Kind::X* const* x, const typename Kind::X*
 }
 
 template <class Kind>
-inline void panel_tile_rows(int64_t rows, const typename Kind::X* const* x, const typename Kind::X* panel, int64_t stride,
-                            int64_t begin, int64_t end, bool first, float* partial) {
+inline void panel_tile_rows(int64_t rows, const typename Kind::X* const* x, const typename Kind::X* panel,
+                            int64_t stride, int64_t begin, int64_t end, bool first, float* partial) {
   switch (rows) {
-    case 1: return panel_tile<Kind, 1>(x, panel, stride, begin, end, first, partial);
-    case 2: return panel_tile<Kind, 2>(x, panel, stride, begin, end, first, partial);
-    case 3: return panel_tile<Kind, 3>(x, panel, stride, begin, end, first, partial);
+    case 1:
+      return panel_tile<Kind, 1>(x, panel, stride, begin, end, first, partial);
+    case 2:
+      return panel_tile<Kind, 2>(x, panel, stride, begin, end, first, partial);
+    case 3:
+      return panel_tile<Kind, 3>(x, panel, stride, begin, end, first, partial);
 #if DI_CPU_AVX512
-    case 4: return panel_tile<Kind, 4>(x, panel, stride, begin, end, first, partial);
-    case 5: return panel_tile<Kind, 5>(x, panel, stride, begin, end, first, partial);
-    case 6: return panel_tile<Kind, 6>(x, panel, stride, begin, end, first, partial);
+    case 4:
+      return panel_tile<Kind, 4>(x, panel, stride, begin, end, first, partial);
+    case 5:
+      return panel_tile<Kind, 5>(x, panel, stride, begin, end, first, partial);
+    case 6:
+      return panel_tile<Kind, 6>(x, panel, stride, begin, end, first, partial);
 #endif
-    default: __builtin_unreachable();
+    default:
+      __builtin_unreachable();
   }
 }
 
-// x rows (pointers, packed) times a decoded panel of `outputs` rows. Blocks: kRowsPerBlock rows of x share the partial sums
-// in scratch, kDepth elements of a register tile's x rows stay in the first cache.
+// x rows (pointers, packed) times a decoded panel of `outputs` rows. Blocks: kRowsPerBlock rows of x share the partial
+// sums in scratch, kDepth elements of a register tile's x rows stay in the first cache.
 inline constexpr int64_t kDirectRows = L == 16 ? 4 : 3;  // up to here rows are multiplied without a decoded panel
 inline constexpr int64_t kRowsPerBlock = 48;
 inline constexpr int64_t kDepthBytes = 2048;
 
-inline int64_t partial_floats(int64_t rows, int64_t outputs) { return std::min(rows, kRowsPerBlock) * ((outputs + 3) / 4) * 4 * L; }
+inline int64_t partial_floats(int64_t rows, int64_t outputs) {
+  return std::min(rows, kRowsPerBlock) * ((outputs + 3) / 4) * 4 * L;
+}
 
 template <class Kind, class Sink>
-inline void multiply_panel(const typename Kind::X* const* x, int64_t rows, const typename Kind::X* panel, int64_t stride,
-                           int64_t depth, int64_t outputs, float* partial, const Sink& sink) {
+inline void multiply_panel(const typename Kind::X* const* x, int64_t rows, const typename Kind::X* panel,
+                           int64_t stride, int64_t depth, int64_t outputs, float* partial, const Sink& sink) {
   constexpr int64_t kDepth = kDepthBytes / static_cast<int64_t>(sizeof(typename Kind::X));
   const int64_t quads = (outputs + 3) / 4;
   for (int64_t m0 = 0; m0 < rows; m0 += kRowsPerBlock) {
@@ -349,7 +382,8 @@ inline void multiply_panel(const typename Kind::X* const* x, int64_t rows, const
           if (k1 < depth) continue;
           for (int64_t i = 0; i < count; ++i) {
             const float* s = sums + i * 4 * L;
-            sink(m0 + m + i, q * 4, std::min<int64_t>(4, outputs - q * 4), sum4(load(s), load(s + L), load(s + 2 * L), load(s + 3 * L)));
+            sink(m0 + m + i, q * 4, std::min<int64_t>(4, outputs - q * 4),
+                 sum4(load(s), load(s + L), load(s + 2 * L), load(s + 3 * L)));
           }
         }
       }
@@ -372,17 +406,23 @@ inline Workspace workspace(Arena& scratch, int64_t rows, int64_t outputs, int64_
 
 // Outputs [n0, n1) of W for `rows` packed rows: sink(row, n, count ≤ 4, four sums).
 template <class D, class Sink>
-inline void multiply(const MatView& m, int64_t n0, int64_t n1, const typename D::Kind::X* const* x, int64_t rows, const Workspace& work,
-                     const Sink& sink) {
+inline void multiply(const MatView& m, int64_t n0, int64_t n1, const typename D::Kind::X* const* x, int64_t rows,
+                     const Workspace& work, const Sink& sink) {
   switch (rows) {
-    case 0: return;
-    case 1: return direct_rows<D, 1, L == 16 ? 8 : 4>(m, n0, n1, x, sink);
-    case 2: return direct_rows<D, 2, 4>(m, n0, n1, x, sink);
-    case 3: return direct_rows<D, 3, 4>(m, n0, n1, x, sink);
+    case 0:
+      return;
+    case 1:
+      return direct_rows < D, 1, L == 16 ? 8 : 4 > (m, n0, n1, x, sink);
+    case 2:
+      return direct_rows<D, 2, 4>(m, n0, n1, x, sink);
+    case 3:
+      return direct_rows<D, 3, 4>(m, n0, n1, x, sink);
 #if DI_CPU_AVX512
-    case 4: return direct_rows<D, 4, 4>(m, n0, n1, x, sink);
+    case 4:
+      return direct_rows<D, 4, 4>(m, n0, n1, x, sink);
 #endif
-    default: break;
+    default:
+      break;
   }
   using Kind = typename D::Kind;
   const int64_t stride = packed_stride<D>(m.cols);
@@ -392,11 +432,13 @@ inline void multiply(const MatView& m, int64_t n0, int64_t n1, const typename D:
                        [&](int64_t row, int64_t n, int64_t count, __m128 v) { sink(row, n0 + n, count, v); });
 }
 
-// ---- rows of tensors ------------------------------------------------------------------------------------------------------
+// ---- rows of tensors
+// ------------------------------------------------------------------------------------------------------
 
 inline void read_columns(const Tensor& t, int64_t row, int64_t column, int64_t n, float* out) {
   if (t.dtype == DType::kF32) {
-    std::memcpy(out, static_cast<const float*>(t.data) + row * t.stride + column, static_cast<size_t>(n) * sizeof(float));
+    std::memcpy(out, static_cast<const float*>(t.data) + row * t.stride + column,
+                static_cast<size_t>(n) * sizeof(float));
     return;
   }
   const uint16_t* in = static_cast<const uint16_t*>(t.data) + row * t.stride + column;
@@ -416,7 +458,8 @@ inline void write_columns(const Tensor& t, int64_t row, int64_t column, int64_t 
   for (; i < n; ++i) out[i] = to_bf16(x[i]).bits;
 }
 
-// x ← its E4M3 form with one power-of-two scale per `group` channels (model.md §4.2); same values as requantise_activations.
+// x ← its E4M3 form with one power-of-two scale per `group` channels (model.md §4.2); same values as
+// requantise_activations.
 inline void quantise_row(float* x, int64_t n, int64_t group) {
   if (n % L != 0 || group % L != 0) return requantise_activations(x, n, group);
   for (int64_t j = 0; j < n; j += group) {
@@ -434,17 +477,21 @@ inline int64_t activation_group_of(const Weight& w, const Numerics& numerics) {
   if (!numerics.quantise_activations) return 0;
   switch (w.format) {
     case WeightFormat::kF32:
-    case WeightFormat::kBf16: return 0;
+    case WeightFormat::kBf16:
+      return 0;
     case WeightFormat::kFp8Block:
-    case WeightFormat::kFp8Row: return numerics.activation_group;
-    case WeightFormat::kFp4Row: return 32;
+    case WeightFormat::kFp8Row:
+      return numerics.activation_group;
+    case WeightFormat::kFp4Row:
+      return 32;
   }
   return 0;
 }
 
 // Packs columns [column, column + cols) of `rows` rows of x; returns the pointers to the packed rows.
 template <class D>
-inline const typename D::Kind::X** pack_rows(CpuStream& s, const Tensor& x, int64_t column, int64_t cols, int64_t group) {
+inline const typename D::Kind::X** pack_rows(CpuStream& s, const Tensor& x, int64_t column, int64_t cols,
+                                             int64_t group) {
   using X = typename D::Kind::X;
   const int64_t rows = x.rows;
   const int64_t stride = packed_stride<D>(cols);
@@ -471,7 +518,8 @@ inline const typename D::Kind::X** pack_rows(CpuStream& s, const Tensor& x, int6
   return pointers;
 }
 
-// ---- linear ---------------------------------------------------------------------------------------------------------------
+// ---- linear
+// ---------------------------------------------------------------------------------------------------------------
 
 inline void store_sums(const Tensor& y, bool accumulate, int64_t row, int64_t column, int64_t count, __m128 v) {
   alignas(16) float sums[4];
@@ -489,8 +537,8 @@ inline void store_sums(const Tensor& y, bool accumulate, int64_t row, int64_t co
 }
 
 // Products of `groups` column slices of x with `groups` row slices of W, written side by side.
-inline void linear_groups(const Tensor& x, const Weight& w, int64_t groups, const Numerics& numerics, bool accumulate, const Tensor& y,
-                          CpuStream& s) {
+inline void linear_groups(const Tensor& x, const Weight& w, int64_t groups, const Numerics& numerics, bool accumulate,
+                          const Tensor& y, CpuStream& s) {
   if (x.rows == 0 || w.rows == 0) return;
   const MatView m = view_of(w);
   const int64_t group = activation_group_of(w, numerics);
@@ -509,23 +557,26 @@ inline void linear_groups(const Tensor& x, const Weight& w, int64_t groups, cons
       const int64_t n1 = std::min(n0 + plan.panel_rows, (g + 1) * outputs);
       const int64_t m0 = block * plan.block_rows;
       const int64_t m1 = std::min(m0 + plan.block_rows, x.rows);
-      multiply<D>(m, n0, n1, packed[g] + m0, m1 - m0, workspace<D>(scratch, m1 - m0, n1 - n0, w.cols),
-                  [&](int64_t row, int64_t n, int64_t count, __m128 v) { store_sums(y, accumulate, m0 + row, n, count, v); });
+      multiply<D>(
+          m, n0, n1, packed[g] + m0, m1 - m0, workspace<D>(scratch, m1 - m0, n1 - n0, w.cols),
+          [&](int64_t row, int64_t n, int64_t count, __m128 v) { store_sums(y, accumulate, m0 + row, n, count, v); });
     });
   });
 }
 
 inline void linear(const LinearArgs& a, Stream& stream) {
-  DI_CHECK(a.x.cols == a.w.cols && a.y.cols == a.w.rows && a.y.rows == a.x.rows, "x [{}, {}], w [{}, {}], y [{}, {}]", a.x.rows,
-           a.x.cols, a.w.rows, a.w.cols, a.y.rows, a.y.cols);
+  DI_CHECK(a.x.cols == a.w.cols && a.y.cols == a.w.rows && a.y.rows == a.x.rows, "x [{}, {}], w [{}, {}], y [{}, {}]",
+           a.x.rows, a.x.cols, a.w.rows, a.w.cols, a.y.rows, a.y.cols);
   CpuStream& s = cpu_stream(stream);
   s.reset_scratch();
   linear_groups(a.x, a.w, 1, a.numerics, a.accumulate, a.y, s);
 }
 
 inline void grouped_linear(const GroupedLinearArgs& a, Stream& stream) {
-  DI_CHECK(a.groups > 0 && a.x.cols == a.groups * a.w.cols && a.w.rows % a.groups == 0 && a.y.cols == a.w.rows && a.y.rows == a.x.rows,
-           "x [{}, {}], w [{}, {}] in {} groups, y [{}, {}]", a.x.rows, a.x.cols, a.w.rows, a.w.cols, a.groups, a.y.rows, a.y.cols);
+  DI_CHECK(a.groups > 0 && a.x.cols == a.groups * a.w.cols && a.w.rows % a.groups == 0 && a.y.cols == a.w.rows &&
+               a.y.rows == a.x.rows,
+           "x [{}, {}], w [{}, {}] in {} groups, y [{}, {}]", a.x.rows, a.x.cols, a.w.rows, a.w.cols, a.groups,
+           a.y.rows, a.y.cols);
   CpuStream& s = cpu_stream(stream);
   s.reset_scratch();
   linear_groups(a.x, a.w, a.groups, a.numerics, false, a.y, s);

@@ -17,6 +17,8 @@ const Ops& ops_avx2() {
   return table;
 }
 
-Probe probe_avx2() { return avx2::make_probe(); }
+Probe probe_avx2() {
+  return avx2::make_probe();
+}
 
 }  // namespace di::kernels::cpu

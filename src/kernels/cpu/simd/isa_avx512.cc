@@ -17,6 +17,8 @@ const Ops& ops_avx512() {
   return table;
 }
 
-Probe probe_avx512() { return avx512::make_probe(); }
+Probe probe_avx512() {
+  return avx512::make_probe();
+}
 
 }  // namespace di::kernels::cpu

@@ -17,6 +17,8 @@ const Ops& ops_avx512bf16() {
   return table;
 }
 
-Probe probe_avx512bf16() { return avx512bf16::make_probe(); }
+Probe probe_avx512bf16() {
+  return avx512bf16::make_probe();
+}
 
 }  // namespace di::kernels::cpu

@@ -14,6 +14,10 @@ inline F exp(F x) {
   return scale_by_power(add(fma(mul(p, r), r, r), set1(1.F)), n);
 }
 
-inline F sigmoid(F x) { return div(set1(1.F), add(set1(1.F), exp(sub(zero(), x)))); }
+inline F sigmoid(F x) {
+  return div(set1(1.F), add(set1(1.F), exp(sub(zero(), x))));
+}
 
-inline float sum_lanes(F v) { return _mm_cvtss_f32(sum4(v, v, v, v)); }
+inline float sum_lanes(F v) {
+  return _mm_cvtss_f32(sum4(v, v, v, v));
+}

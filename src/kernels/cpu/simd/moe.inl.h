@@ -1,6 +1,7 @@
-// Mixture of experts in two passes over the team. Rows are grouped by expert; a task of the first pass is a panel of gate and
-// up rows of one expert, its result (activation, routing weight, quantisation) goes packed into `hidden`; a task of the second
-// pass is a panel of output columns through all experts, added up per row in the order of k, then the shared expert.
+// Mixture of experts in two passes over the team. Rows are grouped by expert; a task of the first pass is a panel of
+// gate and up rows of one expert, its result (activation, routing weight, quantisation) goes packed into `hidden`; a
+// task of the second pass is a panel of output columns through all experts, added up per row in the order of k, then
+// the shared expert.
 
 // Where column c of a chunk lies in packed rows of a decoder.
 struct PackOrder {
@@ -41,9 +42,9 @@ struct ExpertKind {
   WeightFormat out_format;  // of w2
   bool in_pairs;
   bool out_pairs;
-  int64_t out_group;        // quantisation of the hidden row
+  int64_t out_group;  // quantisation of the hidden row
   int64_t inner;
-  int64_t panel;            // rows of w1 and w3 of one task
+  int64_t panel;  // rows of w1 and w3 of one task
   PackOrder hidden;
 };
 
@@ -57,10 +58,10 @@ struct ExpertRows {
 struct MoeCall {
   const MoeArgs* a;
   const ExpertRows* experts;
-  int64_t n_experts;    // active ones
-  const int32_t* slot;  // sorted by expert: row·places + place
-  const void* const* x; // packed y of each sorted slot
-  void** hidden;        // packed hidden row of each sorted slot
+  int64_t n_experts;     // active ones
+  const int32_t* slot;   // sorted by expert: row·places + place
+  const void* const* x;  // packed y of each sorted slot
+  void** hidden;         // packed hidden row of each sorted slot
   int64_t places;
 };
 
@@ -74,7 +75,8 @@ inline ExpertKind expert_kind(const ExpertWeights& e, const MoeArgs& a, int64_t 
   k.out_pairs = pair_products(a.numerics.round_bf16 ? DType::kBf16 : DType::kF32, e.w2.format, k.out_group);
   k.inner = e.w1.rows;
   const int64_t unit = std::max<int64_t>(32, k.out_group);
-  k.panel = std::clamp<int64_t>(k.inner / std::max<int64_t>(1, tasks_wanted) / unit * unit, unit, std::max<int64_t>(64, unit));
+  k.panel = std::clamp<int64_t>(k.inner / std::max<int64_t>(1, tasks_wanted) / unit * unit, unit,
+                                std::max<int64_t>(64, unit));
   k.hidden = pack_order(k.out_format, k.out_pairs, k.inner);
   return k;
 }
@@ -161,7 +163,8 @@ inline void down(const MoeCall& call, int64_t first_row, int64_t rows, int64_t n
   }
 }
 
-inline const void** packed_inputs(CpuStream& s, const Tensor& y, const ExpertKind& kind, const Weight& w1, const Numerics& numerics) {
+inline const void** packed_inputs(CpuStream& s, const Tensor& y, const ExpertKind& kind, const Weight& w1,
+                                  const Numerics& numerics) {
   const void** rows = nullptr;
   with_decoder(kind.in_format, kind.in_pairs, [&](auto decoder) {
     using D = decltype(decoder);
@@ -172,8 +175,10 @@ inline const void** packed_inputs(CpuStream& s, const Tensor& y, const ExpertKin
 
 inline void check_expert(const ExpertWeights& e, const ExpertWeights& first, int64_t h) {
   DI_CHECK(e.w1.cols == h && e.w3.cols == h && e.w3.rows == e.w1.rows && e.w2.rows == h && e.w2.cols == e.w1.rows,
-           "expert w1 [{}, {}], w3 [{}, {}], w2 [{}, {}], width {}", e.w1.rows, e.w1.cols, e.w3.rows, e.w3.cols, e.w2.rows, e.w2.cols, h);
-  DI_CHECK(e.w1.format == first.w1.format && e.w3.format == first.w1.format && e.w2.format == first.w2.format && e.w1.rows == first.w1.rows,
+           "expert w1 [{}, {}], w3 [{}, {}], w2 [{}, {}], width {}", e.w1.rows, e.w1.cols, e.w3.rows, e.w3.cols,
+           e.w2.rows, e.w2.cols, h);
+  DI_CHECK(e.w1.format == first.w1.format && e.w3.format == first.w1.format && e.w2.format == first.w2.format &&
+               e.w1.rows == first.w1.rows,
            "experts of different formats or widths ({} and {} rows)", e.w1.rows, first.w1.rows);
 }
 
@@ -258,7 +263,8 @@ inline void moe_block(const MoeArgs& block, int64_t first_row, const Tensor& who
 }
 
 inline void moe(const MoeArgs& a, Stream& stream) {
-  DI_CHECK(a.out.cols == a.y.cols && a.out.rows == a.y.rows, "y [{}, {}], out [{}, {}]", a.y.rows, a.y.cols, a.out.rows, a.out.cols);
+  DI_CHECK(a.out.cols == a.y.cols && a.out.rows == a.y.rows, "y [{}, {}], out [{}, {}]", a.y.rows, a.y.cols, a.out.rows,
+           a.out.cols);
   constexpr int64_t kRows = 256;  // bounds the scratch: a block keeps k+1 hidden rows of each row
   for (int64_t first = 0; first < a.y.rows; first += kRows) {
     MoeArgs block = a;

@@ -1,5 +1,5 @@
-// Everything the kernels of one instruction set use. Included before the target region starts, so that inline functions of
-// these headers keep the base instruction set: a linker may take any one copy of them for the whole program.
+// Everything the kernels of one instruction set use. Included before the target region starts, so that inline functions
+// of these headers keep the base instruction set: a linker may take any one copy of them for the whole program.
 #pragma once
 
 #include <immintrin.h>
@@ -20,8 +20,8 @@
 
 namespace di::kernels::cpu {
 
-// Arithmetic ceilings of one worker, for benchmarks: each call does n rounds of `…_flops` operations. pairs is null without
-// the bf16 instruction.
+// Arithmetic ceilings of one worker, for benchmarks: each call does n rounds of `…_flops` operations. pairs is null
+// without the bf16 instruction.
 struct Probe {
   float (*wide)(int64_t n);
   float (*pairs)(int64_t n);

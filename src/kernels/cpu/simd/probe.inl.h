@@ -1,5 +1,5 @@
-// Multiply-add loops without memory traffic: the arithmetic ceilings that benchmarks compare with. One call does `n` rounds of
-// 24 independent vector instructions (enough to cover the latency of any current core).
+// Multiply-add loops without memory traffic: the arithmetic ceilings that benchmarks compare with. One call does `n`
+// rounds of 24 independent vector instructions (enough to cover the latency of any current core).
 
 template <class Kind>
 inline float multiply_add_loop(int64_t n) {

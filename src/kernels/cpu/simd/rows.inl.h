@@ -1,5 +1,5 @@
-// Operators that pass over rows: norms, ropes, hyper-connections, stores, gathers. A row is read into fp32 scratch (first
-// cache), worked on there and written once; rows are spread over the team when there is enough of them.
+// Operators that pass over rows: norms, ropes, hyper-connections, stores, gathers. A row is read into fp32 scratch
+// (first cache), worked on there and written once; rows are spread over the team when there is enough of them.
 
 // Runs body(scratch, row) for all rows; `values` is about what one row passes over.
 template <class Body>
@@ -21,7 +21,9 @@ inline void for_rows(CpuStream& s, int64_t rows, int64_t values, const Body& bod
   });
 }
 
-inline int64_t padded(int64_t n) { return (n + L - 1) / L * L; }
+inline int64_t padded(int64_t n) {
+  return (n + L - 1) / L * L;
+}
 
 // The one row of a norm's weight as fp32, readable in whole vectors.
 inline const float* norm_weight(CpuStream& s, const Weight& w) {
@@ -50,8 +52,8 @@ inline void round_row(float* x, int64_t n) {
 }
 
 inline void rms_norm(const RmsNormArgs& a, Stream& stream) {
-  DI_CHECK(a.x.rows == a.y.rows && a.x.cols == a.y.cols && a.w.cols == a.x.cols, "x [{}, {}], y [{}, {}], weight {}", a.x.rows, a.x.cols,
-           a.y.rows, a.y.cols, a.w.cols);
+  DI_CHECK(a.x.rows == a.y.rows && a.x.cols == a.y.cols && a.w.cols == a.x.cols, "x [{}, {}], y [{}, {}], weight {}",
+           a.x.rows, a.x.cols, a.y.rows, a.y.cols, a.w.cols);
   CpuStream& s = cpu_stream(stream);
   s.reset_scratch();
   const float* w = norm_weight(s, a.w);
@@ -75,8 +77,8 @@ inline void rope_table(const RopeTableArgs& a, Stream& stream) {
 }
 
 inline void q_rope(const QRopeArgs& a, Stream& stream) {
-  DI_CHECK(a.heads > 0 && a.q.cols % a.heads == 0 && a.rope_dim <= a.q.cols / a.heads, "q of {} columns, {} heads, rope {}", a.q.cols,
-           a.heads, a.rope_dim);
+  DI_CHECK(a.heads > 0 && a.q.cols % a.heads == 0 && a.rope_dim <= a.q.cols / a.heads,
+           "q of {} columns, {} heads, rope {}", a.q.cols, a.heads, a.rope_dim);
   const int64_t d = a.q.cols / a.heads;
   // Without the norm only the rotated channels change.
   const int64_t from = a.head_norm_eps > 0.F ? 0 : d - a.rope_dim;
@@ -120,7 +122,8 @@ inline void index_query(const IndexQueryArgs& a, Stream& stream) {
   for_rows(cpu_stream(stream), a.q.rows, a.q.cols * 4, [&](Arena& scratch, int64_t t) {
     float* q = scratch.take<float>(padded(a.q.cols));
     read_columns(a.q, t, 0, a.q.cols, q);
-    for (int64_t h = 0; h < a.heads; ++h) rotate_pairs(q + (h + 1) * width - a.rope_dim, a.table + t * a.rope_dim, a.rope_dim, false);
+    for (int64_t h = 0; h < a.heads; ++h)
+      rotate_pairs(q + (h + 1) * width - a.rope_dim, a.table + t * a.rope_dim, a.rope_dim, false);
     if (a.quantise) quantise_index_row(q, a.q.cols);
     write_columns(a.q, t, 0, a.q.cols, q);
   });
@@ -154,7 +157,8 @@ inline void page_store(const PageStoreArgs& a, Stream& stream) {
   const int64_t width = a.x.cols;
   const bool normed = a.norm.data != nullptr;
   DI_CHECK(a.x.rows == a.n_closing && width == a.pages.width && (!normed || a.norm.cols == width) && a.ratio > 0,
-           "x [{}, {}] for {} entries of width {}, norm {}, ratio {}", a.x.rows, width, a.n_closing, a.pages.width, a.norm.cols, a.ratio);
+           "x [{}, {}] for {} entries of width {}, norm {}, ratio {}", a.x.rows, width, a.n_closing, a.pages.width,
+           a.norm.cols, a.ratio);
   CpuStream& s = cpu_stream(stream);
   s.reset_scratch();
   const float* w = normed ? norm_weight(s, a.norm) : nullptr;
@@ -171,7 +175,8 @@ inline void page_store(const PageStoreArgs& a, Stream& stream) {
   });
 }
 
-// ---- hyper-connections with four streams; other counts take the reference ----------------------------------------------------
+// ---- hyper-connections with four streams; other counts take the reference
+// ----------------------------------------------------
 
 // h = Σ_i q_i·X_i, x = four rows of `width` values that lie `stride` apart.
 inline void collapse(const float* x, int64_t stride, const float* q, int64_t width, float* h) {
@@ -250,27 +255,31 @@ inline void site_coefficients(const HcPreArgs& a, const float* m, float* pre, fl
 }
 
 // f·fnᵀ for every row: out[t, 0 … outputs), rows of `stride` floats.
-inline void stream_products(CpuStream& s, const Tensor& streams, const float* fn, int64_t outputs, float* out, int64_t stride) {
+inline void stream_products(CpuStream& s, const Tensor& streams, const float* fn, int64_t outputs, float* out,
+                            int64_t stride) {
   const int64_t width = streams.cols;
   const MatView m{reinterpret_cast<const uint8_t*>(fn), nullptr, outputs, width, width * 4, 0, 0, 0};
   const float* const* x = pack_rows<WideF32>(s, streams, 0, width, 0);
   const int64_t block = 24;
   const int64_t parts = divide_up(outputs, 8);
-  run_tasks(s, divide_up(streams.rows, block) * parts, streams.rows * outputs * width >= kSerialProducts, [&](Arena& scratch, int64_t task) {
-    const int64_t m0 = task / parts * block;
-    const int64_t rows = std::min(block, streams.rows - m0);
-    const int64_t n0 = task % parts * 8;
-    const int64_t n1 = std::min(n0 + 8, outputs);
-    multiply<WideF32>(m, n0, n1, x + m0, rows, workspace<WideF32>(scratch, rows, 8, width),
-                      [&](int64_t row, int64_t n, int64_t, __m128 v) { _mm_storeu_ps(out + (m0 + row) * stride + n, v); });
-  });
+  run_tasks(s, divide_up(streams.rows, block) * parts, streams.rows * outputs * width >= kSerialProducts,
+            [&](Arena& scratch, int64_t task) {
+              const int64_t m0 = task / parts * block;
+              const int64_t rows = std::min(block, streams.rows - m0);
+              const int64_t n0 = task % parts * 8;
+              const int64_t n1 = std::min(n0 + 8, outputs);
+              multiply<WideF32>(
+                  m, n0, n1, x + m0, rows, workspace<WideF32>(scratch, rows, 8, width),
+                  [&](int64_t row, int64_t n, int64_t, __m128 v) { _mm_storeu_ps(out + (m0 + row) * stride + n, v); });
+            });
 }
 
 inline void hc_pre(const HcPreArgs& a, Stream& stream) {
   if (a.hc != 4) return reference_ops().hc_pre(a, stream);
   const int64_t h = a.y.cols;
-  DI_CHECK(a.streams.cols == 4 * h && a.norm.cols == h && a.y.rows == a.streams.rows, "streams [{}, {}], y [{}, {}], norm {}, hc {}",
-           a.streams.rows, a.streams.cols, a.y.rows, h, a.norm.cols, a.hc);
+  DI_CHECK(a.streams.cols == 4 * h && a.norm.cols == h && a.y.rows == a.streams.rows,
+           "streams [{}, {}], y [{}, {}], norm {}, hc {}", a.streams.rows, a.streams.cols, a.y.rows, h, a.norm.cols,
+           a.hc);
   CpuStream& s = cpu_stream(stream);
   s.reset_scratch();
   const float* norm = norm_weight(s, a.norm);
@@ -280,7 +289,8 @@ inline void hc_pre(const HcPreArgs& a, Stream& stream) {
     float* x = read_streams(a.streams, t, h, scratch);
     double squares = 0.0;
     for (int64_t i = 0; i < 4; ++i) squares += sum_squares(x + i * padded(h), h);
-    const float r = static_cast<float>(1.0 / std::sqrt(squares / static_cast<double>(4 * h) + static_cast<double>(a.norm_eps)));
+    const float r =
+        static_cast<float>(1.0 / std::sqrt(squares / static_cast<double>(4 * h) + static_cast<double>(a.norm_eps)));
     for (int64_t i = 0; i < 24; ++i) m[t * 24 + i] *= r;
     float* pre = a.pre + t * 4;
     site_coefficients(a, m + t * 24, pre, a.post + t * 4, a.comb + t * 16);
@@ -295,8 +305,8 @@ inline void hc_pre(const HcPreArgs& a, Stream& stream) {
 inline void hc_post(const HcPostArgs& a, Stream& stream) {
   if (a.hc != 4) return reference_ops().hc_post(a, stream);
   const int64_t h = a.y.cols;
-  DI_CHECK(a.streams.cols == 4 * h && a.y.rows == a.streams.rows, "streams [{}, {}], y [{}, {}], hc {}", a.streams.rows, a.streams.cols,
-           a.y.rows, h, a.hc);
+  DI_CHECK(a.streams.cols == 4 * h && a.y.rows == a.streams.rows, "streams [{}, {}], y [{}, {}], hc {}", a.streams.rows,
+           a.streams.cols, a.y.rows, h, a.hc);
   for_rows(cpu_stream(stream), a.streams.rows, 8 * h, [&](Arena& scratch, int64_t t) {
     const int64_t stride = padded(h);
     float* x = read_streams(a.streams, t, h, scratch);
@@ -324,8 +334,9 @@ inline void hc_post(const HcPostArgs& a, Stream& stream) {
 inline void hc_head(const HcHeadArgs& a, Stream& stream) {
   if (a.hc != 4) return reference_ops().hc_head(a, stream);
   const int64_t h = a.y.cols;
-  DI_CHECK(a.streams.cols == 4 * h && a.norm.cols == h && a.y.rows == a.streams.rows, "streams [{}, {}], y [{}, {}], norm {}, hc {}",
-           a.streams.rows, a.streams.cols, a.y.rows, h, a.norm.cols, a.hc);
+  DI_CHECK(a.streams.cols == 4 * h && a.norm.cols == h && a.y.rows == a.streams.rows,
+           "streams [{}, {}], y [{}, {}], norm {}, hc {}", a.streams.rows, a.streams.cols, a.y.rows, h, a.norm.cols,
+           a.hc);
   CpuStream& s = cpu_stream(stream);
   s.reset_scratch();
   const float* norm = norm_weight(s, a.norm);
@@ -344,26 +355,29 @@ inline void stream_mean(const StreamMeanArgs& a, Stream& stream) {
   if (a.hc != 4) return reference_ops().stream_mean(a, stream);
   const int64_t h = a.streams.cols / 4;
   DI_CHECK(a.streams.cols == 4 * h && a.column + h <= a.y.cols && a.y.rows == a.streams.rows,
-           "streams [{}, {}], y [{}, {}] at column {}, hc {}", a.streams.rows, a.streams.cols, a.y.rows, a.y.cols, a.column, a.hc);
+           "streams [{}, {}], y [{}, {}] at column {}, hc {}", a.streams.rows, a.streams.cols, a.y.rows, a.y.cols,
+           a.column, a.hc);
   for_rows(cpu_stream(stream), a.streams.rows, 4 * h, [&](Arena& scratch, int64_t t) {
     float* x = read_streams(a.streams, t, h, scratch);
     const int64_t stride = padded(h);
     for (int64_t c = 0; c < h; c += L) {
-      const F sum = add(add(add(load(x + c), load(x + stride + c)), load(x + 2 * stride + c)), load(x + 3 * stride + c));
+      const F sum =
+          add(add(add(load(x + c), load(x + stride + c)), load(x + 2 * stride + c)), load(x + 3 * stride + c));
       store(x + c, mul(sum, set1(.25F)));
     }
     write_columns(a.y, t, a.column, h, x);
   });
 }
 
-// ---- compressor ---------------------------------------------------------------------------------------------------------------
+// ---- compressor
+// ---------------------------------------------------------------------------------------------------------------
 
 inline void compress(const CompressArgs& a, Stream& stream) {
   if (a.ratio != 1) return reference_ops().compress(a, stream);
   const int64_t d = a.latent.cols;
   DI_CHECK(a.v.cols == d && a.norm.cols == d && a.latent.rows == a.n_closing && a.v.rows == a.rows.n,
-           "v [{}, {}], norm {}, latent [{}, {}], {} closing of {} rows", a.v.rows, a.v.cols, a.norm.cols, a.latent.rows, d, a.n_closing,
-           a.rows.n);
+           "v [{}, {}], norm {}, latent [{}, {}], {} closing of {} rows", a.v.rows, a.v.cols, a.norm.cols,
+           a.latent.rows, d, a.n_closing, a.rows.n);
   CpuStream& s = cpu_stream(stream);
   s.reset_scratch();
   const float* w = norm_weight(s, a.norm);
@@ -376,12 +390,13 @@ inline void compress(const CompressArgs& a, Stream& stream) {
   });
 }
 
-// ---- router -------------------------------------------------------------------------------------------------------------------
+// ---- router
+// -------------------------------------------------------------------------------------------------------------------
 
 inline void router(const RouterArgs& a, Stream& stream) {
   const int64_t experts = a.gate.rows;
-  DI_CHECK(a.y.cols == a.gate.cols && a.k >= 0 && a.k <= experts, "y of {} columns, gate [{}, {}], top {}", a.y.cols, experts, a.gate.cols,
-           a.k);
+  DI_CHECK(a.y.cols == a.gate.cols && a.k >= 0 && a.k <= experts, "y of {} columns, gate [{}, {}], top {}", a.y.cols,
+           experts, a.gate.cols, a.k);
   CpuStream& s = cpu_stream(stream);
   s.reset_scratch();
   float* scores = s.shared.take<float>(a.y.rows * experts);
@@ -405,7 +420,8 @@ inline void router(const RouterArgs& a, Stream& stream) {
         int64_t best = -1;
         for (int64_t e = 0; e < experts; ++e) {
           const bool taken = std::find(ids, ids + k, static_cast<int32_t>(e)) != ids + k;
-          if (!taken && (best < 0 || biased[e] > biased[best] || (std::isnan(biased[best]) && !std::isnan(biased[e])))) best = e;
+          if (!taken && (best < 0 || biased[e] > biased[best] || (std::isnan(biased[best]) && !std::isnan(biased[e]))))
+            best = e;
         }
         ids[k] = static_cast<int32_t>(best);
       }
@@ -419,12 +435,13 @@ inline void router(const RouterArgs& a, Stream& stream) {
   });
 }
 
-// ---- Engram -------------------------------------------------------------------------------------------------------------------
+// ---- Engram
+// -------------------------------------------------------------------------------------------------------------------
 
 inline void engram_gather(const EngramGatherArgs& a, Stream& stream) {
   const int64_t width = a.table.cols;
-  DI_CHECK(a.e.rows == a.n_tokens && a.e.cols == a.columns * width, "e [{}, {}], wanted [{}, {}]", a.e.rows, a.e.cols, a.n_tokens,
-           a.columns * width);
+  DI_CHECK(a.e.rows == a.n_tokens && a.e.cols == a.columns * width, "e [{}, {}], wanted [{}, {}]", a.e.rows, a.e.cols,
+           a.n_tokens, a.columns * width);
   const bool fast = a.table.format == WeightFormat::kFp8Row && width % 32 == 0;
   for_rows(cpu_stream(stream), a.n_tokens, a.columns * width, [&](Arena& scratch, int64_t t) {
     float* row = scratch.take<float>(padded(width));
@@ -433,7 +450,8 @@ inline void engram_gather(const EngramGatherArgs& a, Stream& stream) {
       if (fast) {
         DI_CHECK(at >= 0 && at < a.table.rows, "row {} of a table of {} rows", at, a.table.rows);
         const uint8_t* data = static_cast<const uint8_t*>(a.table.data) + at * width;
-        decode_record<WideKind>(KvFormat::kE4m3Ue8m0, width, {const_cast<uint8_t*>(data), const_cast<uint8_t*>(a.table.scale) + at * (width / 32)},
+        decode_record<WideKind>(KvFormat::kE4m3Ue8m0, width,
+                                {const_cast<uint8_t*>(data), const_cast<uint8_t*>(a.table.scale) + at * (width / 32)},
                                 row);
       } else {
         dequantise_row(a.table, at, row);
@@ -446,10 +464,10 @@ inline void engram_gather(const EngramGatherArgs& a, Stream& stream) {
 inline void engram_gate(const EngramGateArgs& a, Stream& stream) {
   const int64_t h = a.q_weight.cols;
   const int64_t hc = a.hc;
-  DI_CHECK(a.streams.cols == hc * h && a.kvp.cols == (hc + 1) * h && a.kvp.rows == a.streams.rows && a.q_weight.rows == hc &&
-               a.k_weight.rows == hc && a.k_weight.cols == h,
-           "streams [{}, {}], kvp [{}, {}], q_weight [{}, {}], k_weight [{}, {}], hc {}", a.streams.rows, a.streams.cols, a.kvp.rows,
-           a.kvp.cols, a.q_weight.rows, h, a.k_weight.rows, a.k_weight.cols, hc);
+  DI_CHECK(a.streams.cols == hc * h && a.kvp.cols == (hc + 1) * h && a.kvp.rows == a.streams.rows &&
+               a.q_weight.rows == hc && a.k_weight.rows == hc && a.k_weight.cols == h,
+           "streams [{}, {}], kvp [{}, {}], q_weight [{}, {}], k_weight [{}, {}], hc {}", a.streams.rows,
+           a.streams.cols, a.kvp.rows, a.kvp.cols, a.q_weight.rows, h, a.k_weight.rows, a.k_weight.cols, hc);
   CpuStream& s = cpu_stream(stream);
   s.reset_scratch();
   const int64_t stride = padded(h);
@@ -475,7 +493,8 @@ inline void engram_gate(const EngramGateArgs& a, Stream& stream) {
       read_columns(a.streams, t, i * h, h, x);
       read_columns(a.kvp, t, i * h, h, key);
       F sum = zero();
-      for (int64_t c = 0; c < stride; c += L) sum = fma(mul(load(x + c), load(weight + i * stride + c)), load(key + c), sum);
+      for (int64_t c = 0; c < stride; c += L)
+        sum = fma(mul(load(x + c), load(weight + i * stride + c)), load(key + c), sum);
       const float d = sum_lanes(sum) * inverse_rms_of(x, h, a.norm_eps) * inverse_rms_of(key, h, a.norm_eps) * root;
       const float size = std::sqrt(std::max(std::fabs(d), 1e-6F));
       const float signed_size = d == 0.F && !a.copysign_at_zero ? 0.F : std::copysign(size, d);
@@ -488,7 +507,8 @@ inline void engram_gate(const EngramGateArgs& a, Stream& stream) {
   });
 }
 
-// ---- argmax -------------------------------------------------------------------------------------------------------------------
+// ---- argmax
+// -------------------------------------------------------------------------------------------------------------------
 
 inline void argmax(const ArgmaxArgs& a, Stream& stream) {
   const int64_t n = a.logits.cols;

@@ -1,6 +1,6 @@
-// Index scores and exact top-k. Keys are decoded L at a time and turned, so that a vector holds one channel (or a pair of bf16
-// channels) of L keys: scores then need no sum over lanes, and the keys of a chunk serve all rows of a sequence in the call.
-// The best entries are found in one pass that keeps a shrinking list of those above the current threshold.
+// Index scores and exact top-k. Keys are decoded L at a time and turned, so that a vector holds one channel (or a pair
+// of bf16 channels) of L keys: scores then need no sum over lanes, and the keys of a chunk serve all rows of a sequence
+// in the call. The best entries are found in one pass that keeps a shrinking list of those above the current threshold.
 
 // The order of selection as one integer: larger score first, then the lower position; NaN behind everything.
 inline uint64_t rank_key(float score, int64_t position) {
@@ -11,7 +11,9 @@ inline uint64_t rank_key(float score, int64_t position) {
 }
 
 // Positions of the `keep` best of n scores, ascending; returns how many. `list` has room for best_capacity(keep) keys.
-inline int64_t best_capacity(int64_t keep) { return 2 * keep + 256; }
+inline int64_t best_capacity(int64_t keep) {
+  return 2 * keep + 256;
+}
 
 inline int64_t best_positions(const float* score, int64_t n, int64_t keep, uint64_t* list, int32_t* out) {
   if (n <= keep || keep == 0) {
@@ -62,7 +64,8 @@ inline constexpr int kWordChannels = 4 / static_cast<int>(sizeof(typename Kind::
 
 // sums[2 vectors] += Σ over kScoreHeads heads of w·relu(q·k) for 2·L keys of a turned panel.
 template <class Kind>
-inline void score_tile(const typename Kind::X* q, int64_t q_stride, const float* w, const typename Kind::X* panel, int64_t words, F* sums) {
+inline void score_tile(const typename Kind::X* q, int64_t q_stride, const float* w, const typename Kind::X* panel,
+                       int64_t words, F* sums) {
   constexpr int64_t kVec = Kind::kLanes;
   F acc[kScoreHeads][2];
 #pragma GCC unroll 8
@@ -92,7 +95,7 @@ struct SelectRow {
   int32_t* entries;     // their indices, null = all visible ones
   bool scored;
   bool blocks_compete;
-  float* score;         // [competitors], room for whole chunks
+  float* score;  // [competitors], room for whole chunks
 };
 
 template <class Kind>
@@ -103,8 +106,8 @@ struct QueryRows {
 };
 
 template <class Kind>
-inline void score_chunk(const SelectArgs& a, const QueryRows<Kind>& queries, const SelectRow* rows, int64_t t0, int64_t t1, int64_t k0,
-                        int64_t k1, Arena& scratch) {
+inline void score_chunk(const SelectArgs& a, const QueryRows<Kind>& queries, const SelectRow* rows, int64_t t0,
+                        int64_t t1, int64_t k0, int64_t k1, Arena& scratch) {
   using X = typename Kind::X;
   const int64_t width = a.keys.width;
   const int64_t words = width / kWordChannels<Kind>;
@@ -129,7 +132,8 @@ inline void score_chunk(const SelectArgs& a, const QueryRows<Kind>& queries, con
       if (!rows[t].scored || k >= rows[t].competitors) continue;
       F sums[2] = {zero(), zero()};
       for (int64_t h = 0; h < queries.heads; h += kScoreHeads) {
-        score_tile<Kind>(queries.q + (t * queries.heads + h) * width, width, queries.w + t * queries.heads + h, panel, words, sums);
+        score_tile<Kind>(queries.q + (t * queries.heads + h) * width, width, queries.w + t * queries.heads + h, panel,
+                         words, sums);
       }
       store(rows[t].score + k, sums[0]);
       store(rows[t].score + k + L, sums[1]);
@@ -155,7 +159,8 @@ inline void choose_blocks(const SelectArgs& a, const SelectRow& r, int32_t* out,
   if (r.entries == nullptr) {
     for (int64_t b = 0; b < blocks; ++b) {
       float most = -INFINITY;
-      for (int64_t g = b * size; g < std::min(r.visible, (b + 1) * size); ++g) most = r.score[g] > most ? r.score[g] : most;
+      for (int64_t g = b * size; g < std::min(r.visible, (b + 1) * size); ++g)
+        most = r.score[g] > most ? r.score[g] : most;
       best[b] = most;
     }
   } else {
@@ -173,7 +178,8 @@ inline void choose_blocks(const SelectArgs& a, const SelectRow& r, int32_t* out,
     best[n++] = best[b];
   }
   int32_t* chosen = scratch.take<int32_t>(a.candidate_topk);
-  const int64_t count = best_positions(best, n, a.candidate_topk, scratch.take<uint64_t>(best_capacity(a.candidate_topk)), chosen);
+  const int64_t count =
+      best_positions(best, n, a.candidate_topk, scratch.take<uint64_t>(best_capacity(a.candidate_topk)), chosen);
   for (int64_t i = 0; i < count; ++i) chosen[i] = number[chosen[i]];
   write_list(chosen, count, a.candidate_topk, out);
 }
@@ -187,7 +193,8 @@ inline void choose_entries(const SelectArgs& a, int64_t t, const SelectRow& r, A
   }
   if (a.candidate_out != nullptr) choose_blocks(a, r, a.candidate_out + t * a.candidate_topk, scratch);
   int32_t* chosen = scratch.take<int32_t>(a.topk);
-  const int64_t count = best_positions(r.score, r.competitors, a.topk, scratch.take<uint64_t>(best_capacity(a.topk)), chosen);
+  const int64_t count =
+      best_positions(r.score, r.competitors, a.topk, scratch.take<uint64_t>(best_capacity(a.topk)), chosen);
   if (r.entries != nullptr) {
     for (int64_t i = 0; i < count; ++i) chosen[i] = r.entries[chosen[i]];
   }
@@ -205,7 +212,8 @@ inline SelectRow plan_row(const SelectArgs& a, int64_t t, Arena& memory) {
     for (int64_t i = 0; i < a.candidate_topk; ++i) {
       if (blocks[i] < 0) continue;
       const int64_t first = int64_t{blocks[i]} * a.candidate_block;
-      for (int64_t g = first; g < std::min(r.visible, first + a.candidate_block); ++g) r.entries[r.competitors++] = static_cast<int32_t>(g);
+      for (int64_t g = first; g < std::min(r.visible, first + a.candidate_block); ++g)
+        r.entries[r.competitors++] = static_cast<int32_t>(g);
     }
   }
   r.blocks_compete = a.candidate_out != nullptr && divide_up(r.visible, a.candidate_block) > a.candidate_topk;
@@ -299,7 +307,8 @@ inline void select_blocks(const SelectArgs& a, CpuStream& s) {
 inline void select(const SelectArgs& a, Stream& stream) {
   const int64_t width = a.keys.width;
   DI_CHECK(a.q.cols == a.heads * width && a.w.cols == a.heads && a.ratio > 0 && a.q.rows == a.rows.n,
-           "q [{}, {}], w {} columns, {} heads of {}, ratio {}, {} rows", a.q.rows, a.q.cols, a.w.cols, a.heads, width, a.ratio, a.rows.n);
+           "q [{}, {}], w {} columns, {} heads of {}, ratio {}, {} rows", a.q.rows, a.q.cols, a.w.cols, a.heads, width,
+           a.ratio, a.rows.n);
   CpuStream& s = cpu_stream(stream);
 #if DI_CPU_BF16_DOT
   if (a.q.dtype == DType::kBf16 && a.keys.format != KvFormat::kF32 && width % (2 * L) == 0) {

@@ -5,21 +5,51 @@ inline constexpr int kTileRows = 3;  // 3·4 sums, 3 x and one weight fill the 1
 using F = __m256;
 using I = __m256i;
 
-inline F zero() { return _mm256_setzero_ps(); }
-inline F set1(float v) { return _mm256_set1_ps(v); }
-inline F load(const float* p) { return _mm256_loadu_ps(p); }
-inline F load_unaligned(const void* p) { return _mm256_loadu_ps(static_cast<const float*>(p)); }
-inline void store(float* p, F v) { _mm256_storeu_ps(p, v); }
-inline F add(F a, F b) { return _mm256_add_ps(a, b); }
-inline F sub(F a, F b) { return _mm256_sub_ps(a, b); }
-inline F mul(F a, F b) { return _mm256_mul_ps(a, b); }
-inline F div(F a, F b) { return _mm256_div_ps(a, b); }
-inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
-inline F fnma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }
-inline F max(F a, F b) { return _mm256_max_ps(a, b); }
-inline F min(F a, F b) { return _mm256_min_ps(a, b); }
-inline F abs(F a) { return _mm256_and_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff))); }
-inline F round_even(F a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline F zero() {
+  return _mm256_setzero_ps();
+}
+inline F set1(float v) {
+  return _mm256_set1_ps(v);
+}
+inline F load(const float* p) {
+  return _mm256_loadu_ps(p);
+}
+inline F load_unaligned(const void* p) {
+  return _mm256_loadu_ps(static_cast<const float*>(p));
+}
+inline void store(float* p, F v) {
+  _mm256_storeu_ps(p, v);
+}
+inline F add(F a, F b) {
+  return _mm256_add_ps(a, b);
+}
+inline F sub(F a, F b) {
+  return _mm256_sub_ps(a, b);
+}
+inline F mul(F a, F b) {
+  return _mm256_mul_ps(a, b);
+}
+inline F div(F a, F b) {
+  return _mm256_div_ps(a, b);
+}
+inline F fma(F a, F b, F c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+inline F fnma(F a, F b, F c) {
+  return _mm256_fnmadd_ps(a, b, c);
+}
+inline F max(F a, F b) {
+  return _mm256_max_ps(a, b);
+}
+inline F min(F a, F b) {
+  return _mm256_min_ps(a, b);
+}
+inline F abs(F a) {
+  return _mm256_and_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff)));
+}
+inline F round_even(F a) {
+  return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 
 // a·2^n for integral n in about [-150, 128]: two factors, so that neither leaves the exponent range.
 inline F scale_by_power(F a, F n) {
@@ -74,8 +104,9 @@ template <int kMantissa, int kSmallest>
 inline F round_grid(F v) {
   I e = _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7f800000));
   e = _mm256_max_epi32(e, _mm256_set1_epi32(kSmallest << 23));
-  const I bits = _mm256_or_si256(_mm256_add_epi32(e, _mm256_set1_epi32((23 - kMantissa) << 23)), _mm256_set1_epi32(0x400000));
-  const F magic = _mm256_castsi256_ps(bits);  // 1.5·2^23 steps: adding it rounds
+  const I bits =
+      _mm256_or_si256(_mm256_add_epi32(e, _mm256_set1_epi32((23 - kMantissa) << 23)), _mm256_set1_epi32(0x400000));
+  const F magic = _mm256_castsi256_ps(bits);                                     // 1.5·2^23 steps: adding it rounds
   return _mm256_or_ps(sub(add(v, magic), magic), _mm256_and_ps(v, set1(-0.F)));  // zero keeps its sign
 }
 
@@ -127,7 +158,8 @@ inline uint32_t greater_mask(F a, F b) {
   return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)));
 }
 
-// ---- weights to fp32 ------------------------------------------------------------------------------------------------------
+// ---- weights to fp32
+// ------------------------------------------------------------------------------------------------------
 
 struct WideKind {
   using X = float;
@@ -209,10 +241,12 @@ struct WideFp4 {
   };
   static Raw fetch(const uint8_t* data) {
     // The low byte of every E2M1 value in fp16 is zero; the table holds the high bytes.
-    const __m128i table = _mm_setr_epi8(0, 0x38, 0x3c, 0x3e, 0x40, 0x42, 0x44, 0x46, -128, -72, -68, -66, -64, -62, -60, -58);
+    const __m128i table =
+        _mm_setr_epi8(0, 0x38, 0x3c, 0x3e, 0x40, 0x42, 0x44, 0x46, -128, -72, -68, -66, -64, -62, -60, -58);
     const __m128i nibble = _mm_set1_epi8(15);
     const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(data));
-    return {_mm_shuffle_epi8(table, _mm_and_si128(v, nibble)), _mm_shuffle_epi8(table, _mm_and_si128(_mm_srli_epi16(v, 4), nibble))};
+    return {_mm_shuffle_epi8(table, _mm_and_si128(v, nibble)),
+            _mm_shuffle_epi8(table, _mm_and_si128(_mm_srli_epi16(v, 4), nibble))};
   }
   static F vector(const Raw& r, Scale s, int j) {
     const __m128i bytes = j % 2 == 0 ? r.even : r.odd;

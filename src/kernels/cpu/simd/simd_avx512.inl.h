@@ -1,36 +1,71 @@
-// Vector words of the AVX-512 tables (F, BW, DQ, VL, VBMI): 16 fp32 lanes. Same names as simd_avx2.inl.h; kernels are written against
-// these names only. Included inside the target region of one translation unit (isa_*.cc), never on its own.
+// Vector words of the AVX-512 tables (F, BW, DQ, VL, VBMI): 16 fp32 lanes. Same names as simd_avx2.inl.h; kernels are
+// written against these names only. Included inside the target region of one translation unit (isa_*.cc), never on its
+// own.
 
-inline constexpr int L = 16;         // fp32 lanes
-inline constexpr int kTileRows = 6;  // rows of x in a register tile: 6·4 sums, 4 weights and one x fill the 32 registers
+inline constexpr int L = 16;  // fp32 lanes
+inline constexpr int kTileRows =
+    6;  // rows of x in a register tile: 6·4 sums, 4 weights and one x fill the 32 registers
 using F = __m512;
 using I = __m512i;
 
-inline F zero() { return _mm512_setzero_ps(); }
-inline F set1(float v) { return _mm512_set1_ps(v); }
-inline F load(const float* p) { return _mm512_loadu_ps(p); }
-inline F load_unaligned(const void* p) { return _mm512_loadu_ps(p); }
-inline void store(float* p, F v) { _mm512_storeu_ps(p, v); }
-inline F add(F a, F b) { return _mm512_add_ps(a, b); }
-inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
-inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
-inline F div(F a, F b) { return _mm512_div_ps(a, b); }
-inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
-inline F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }
-inline F max(F a, F b) { return _mm512_max_ps(a, b); }
-inline F min(F a, F b) { return _mm512_min_ps(a, b); }
-inline F abs(F a) { return _mm512_abs_ps(a); }
-inline F round_even(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline F zero() {
+  return _mm512_setzero_ps();
+}
+inline F set1(float v) {
+  return _mm512_set1_ps(v);
+}
+inline F load(const float* p) {
+  return _mm512_loadu_ps(p);
+}
+inline F load_unaligned(const void* p) {
+  return _mm512_loadu_ps(p);
+}
+inline void store(float* p, F v) {
+  _mm512_storeu_ps(p, v);
+}
+inline F add(F a, F b) {
+  return _mm512_add_ps(a, b);
+}
+inline F sub(F a, F b) {
+  return _mm512_sub_ps(a, b);
+}
+inline F mul(F a, F b) {
+  return _mm512_mul_ps(a, b);
+}
+inline F div(F a, F b) {
+  return _mm512_div_ps(a, b);
+}
+inline F fma(F a, F b, F c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+inline F fnma(F a, F b, F c) {
+  return _mm512_fnmadd_ps(a, b, c);
+}
+inline F max(F a, F b) {
+  return _mm512_max_ps(a, b);
+}
+inline F min(F a, F b) {
+  return _mm512_min_ps(a, b);
+}
+inline F abs(F a) {
+  return _mm512_abs_ps(a);
+}
+inline F round_even(F a) {
+  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 
 // a·2^n for integral n in about [-150, 128].
-inline F scale_by_power(F a, F n) { return _mm512_scalef_ps(a, n); }
+inline F scale_by_power(F a, F n) {
+  return _mm512_scalef_ps(a, n);
+}
 
 inline F load_bf16(const uint16_t* p) {
   return _mm512_castsi512_ps(
       _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
 }
 
-// Round to nearest even on the bits, NaN kept quiet: the same result as di::to_bf16 (vcvtneps2bf16 would flush subnormals).
+// Round to nearest even on the bits, NaN kept quiet: the same result as di::to_bf16 (vcvtneps2bf16 would flush
+// subnormals).
 inline void store_bf16(uint16_t* p, F v) {
   const I u = _mm512_castps_si512(v);
   const I even = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
@@ -56,15 +91,18 @@ inline __m128 sum4(F a, F b, F c, F d) {
   return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
 }
 
-inline float max_lane(F a) { return _mm512_reduce_max_ps(a); }
+inline float max_lane(F a) {
+  return _mm512_reduce_max_ps(a);
+}
 
 // v rounded to nearest even on a grid with kMantissa bits whose steps stop shrinking below 2^(kSmallest - 127).
 template <int kMantissa, int kSmallest>
 inline F round_grid(F v) {
   I e = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7f800000));
   e = _mm512_max_epi32(e, _mm512_set1_epi32(kSmallest << 23));
-  const I bits = _mm512_or_si512(_mm512_add_epi32(e, _mm512_set1_epi32((23 - kMantissa) << 23)), _mm512_set1_epi32(0x400000));
-  const F magic = _mm512_castsi512_ps(bits);  // 1.5·2^23 steps: adding it rounds
+  const I bits =
+      _mm512_or_si512(_mm512_add_epi32(e, _mm512_set1_epi32((23 - kMantissa) << 23)), _mm512_set1_epi32(0x400000));
+  const F magic = _mm512_castsi512_ps(bits);                                     // 1.5·2^23 steps: adding it rounds
   return _mm512_or_ps(sub(add(v, magic), magic), _mm512_and_ps(v, set1(-0.F)));  // zero keeps its sign
 }
 
@@ -116,9 +154,12 @@ inline void transpose(const void* const* rows, int64_t offset, void* out, int64_
 }
 
 // Bit i is set where a[i] > b[i].
-inline uint32_t greater_mask(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+inline uint32_t greater_mask(F a, F b) {
+  return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+}
 
-// ---- weights to fp32 ------------------------------------------------------------------------------------------------------
+// ---- weights to fp32
+// ------------------------------------------------------------------------------------------------------
 
 struct WideKind {
   using X = float;
@@ -140,7 +181,9 @@ inline F load_e4m3(const uint8_t* p) {
 }
 
 // 16 signed bytes.
-inline F load_int8(__m128i v, int) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v)); }
+inline F load_int8(__m128i v, int) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v));
+}
 
 // Four ue8m0 scale bytes of 32 columns each, as they lie behind a chunk of 128 columns.
 inline F lane_scales(const uint8_t* s) {
@@ -207,15 +250,17 @@ struct WideFp4 {
   using Raw = I;
   static Raw fetch(const uint8_t* data) { return _mm512_loadu_si512(data); }
   static F vector(Raw v, Scale s, int j) {
-    const F table = _mm512_setr_ps(0.F, .5F, 1.F, 1.5F, 2.F, 3.F, 4.F, 6.F, -0.F, -.5F, -1.F, -1.5F, -2.F, -3.F, -4.F, -6.F);
+    const F table =
+        _mm512_setr_ps(0.F, .5F, 1.F, 1.5F, 2.F, 3.F, 4.F, 6.F, -0.F, -.5F, -1.F, -1.5F, -2.F, -3.F, -4.F, -6.F);
     return mul(_mm512_permutexvar_ps(_mm512_srli_epi32(v, static_cast<unsigned>(4 * j)), table), s);
   }
 };
 
 #if DI_CPU_BF16_DOT
-// ---- weights to bf16 ------------------------------------------------------------------------------------------------------
-// vdpbf16ps adds two products a lane. Values are exact in bf16 on both sides wherever these decoders are chosen. A scale is
-// added to the exponent bits; ue8m0 bytes are taken within [32, 222], far beyond any stored weight.
+// ---- weights to bf16
+// ------------------------------------------------------------------------------------------------------ vdpbf16ps adds
+// two products a lane. Values are exact in bf16 on both sides wherever these decoders are chosen. A scale is added to
+// the exponent bits; ue8m0 bytes are taken within [32, 222], far beyond any stored weight.
 
 struct PairKind {
   using X = uint16_t;
@@ -226,7 +271,8 @@ struct PairKind {
   static F dot(V x, V w, F acc) { return _mm512_dpbf16_ps(acc, as_bf16(x), as_bf16(w)); }
   static X from_float(float v) { return static_cast<X>(std::bit_cast<uint32_t>(v) >> 16); }  // v is a bf16 value
   static void store_floats(X* p, F v) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(v), 16)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(v), 16)));
   }
   static F load_floats(const X* p) { return load_bf16(p); }
   static V broadcast_word(const X* p) {
@@ -238,7 +284,9 @@ struct PairKind {
 };
 
 // Adds to the exponents of w; zeros stay zero.
-inline I shift_exponents(I w, I offset) { return _mm512_maskz_add_epi16(_mm512_test_epi16_mask(w, _mm512_set1_epi16(0x7fff)), w, offset); }
+inline I shift_exponents(I w, I offset) {
+  return _mm512_maskz_add_epi16(_mm512_test_epi16_mask(w, _mm512_set1_epi16(0x7fff)), w, offset);
+}
 
 // (s - 127)·2^7 of each scale byte.
 struct ExponentOffsets {
@@ -308,9 +356,12 @@ struct PairFp8 {
     I for_high = v;  // the permutation destroys its index: give it copies in registers
     I for_low = v;
     asm("" : "+v"(for_high), "+v"(for_low));
-    const I high = _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3Bytes.high), for_high, _mm512_load_si512(kE4m3Bytes.high + 64));
-    const I low = _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3Bytes.low), for_low, _mm512_load_si512(kE4m3Bytes.low + 64));
-    return {low, _mm512_ternarylogic_epi32(high, v, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8)};  // high | (v & 0x80)
+    const I high =
+        _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3Bytes.high), for_high, _mm512_load_si512(kE4m3Bytes.high + 64));
+    const I low =
+        _mm512_permutex2var_epi8(_mm512_load_si512(kE4m3Bytes.low), for_low, _mm512_load_si512(kE4m3Bytes.low + 64));
+    return {low,
+            _mm512_ternarylogic_epi32(high, v, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8)};  // high | (v & 0x80)
   }
   static I vector(const Raw& r, Scale offset, int j) {
     return shift_exponents(j == 0 ? _mm512_unpacklo_epi8(r.low, r.high) : _mm512_unpackhi_epi8(r.low, r.high), offset);
@@ -327,8 +378,8 @@ struct PairFp4 {
   // (s - 32)·2^7 for the words of each 32 columns; the other 95 binades are in the table below.
   static Scale scale(const uint8_t* s, int) {
     const __m128i above = _mm_subs_epu8(_mm_cvtsi32_si128(static_cast<int>(four_scales(s))), _mm_set1_epi8(32));
-    const I word = _mm512_setr_epi64(0, 0, 0x0001000100010001, 0x0001000100010001, 0x0002000200020002, 0x0002000200020002,
-                                     0x0003000300030003, 0x0003000300030003);
+    const I word = _mm512_setr_epi64(0, 0, 0x0001000100010001, 0x0001000100010001, 0x0002000200020002,
+                                     0x0002000200020002, 0x0003000300030003, 0x0003000300030003);
     return _mm512_permutexvar_epi16(word, _mm512_castsi128_si512(_mm_slli_epi16(_mm_cvtepu8_epi16(above), 7)));
   }
   static constexpr short entry(int bits) { return static_cast<short>(bits == 0 ? 0 : bits - 95 * 128); }
@@ -337,9 +388,10 @@ struct PairFp4 {
   static Raw fetch(const uint8_t* data) { return _mm512_loadu_si512(data); }
   static I vector(Raw v, Scale offset, int j) {
     // vpermw reads the low 5 bits of an index: both halves of the table are equal, so the fifth bit does not matter.
-    const I table = _mm512_broadcast_i64x4(_mm256_setr_epi16(
-        entry(0), entry(0x3f00), entry(0x3f80), entry(0x3fc0), entry(0x4000), entry(0x4040), entry(0x4080), entry(0x40c0), negative(0),
-        negative(0x3f00), negative(0x3f80), negative(0x3fc0), negative(0x4000), negative(0x4040), negative(0x4080), negative(0x40c0)));
+    const I table = _mm512_broadcast_i64x4(
+        _mm256_setr_epi16(entry(0), entry(0x3f00), entry(0x3f80), entry(0x3fc0), entry(0x4000), entry(0x4040),
+                          entry(0x4080), entry(0x40c0), negative(0), negative(0x3f00), negative(0x3f80),
+                          negative(0x3fc0), negative(0x4000), negative(0x4040), negative(0x4080), negative(0x40c0)));
     return shift_exponents(_mm512_permutexvar_epi16(_mm512_srli_epi16(v, static_cast<unsigned>(4 * j)), table), offset);
   }
 };
