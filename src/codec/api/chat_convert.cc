@@ -16,6 +16,14 @@ using chat::RequestCall;
 using chat::RequestMessage;
 using chat::Role;
 
+// The official service does not name the field of these errors, so its texts need not; the envelope of server.md §2.3
+// does.
+template <class T>
+ApiResult<T> about(std::string_view param, ApiResult<T> result) {
+  if (!result && result.error().param.empty()) result.error().param = param;
+  return result;
+}
+
 class Converter {
  public:
   Converter(Request& request, const CodecOptions& options) : request_(request), options_(options) {}
@@ -31,28 +39,29 @@ class Converter {
     }
     Conversation& conversation = out_.conversation;
     apply_thinking(request_.thinking, options_.default_thinking_mode, conversation);
-    DI_TRY(messages());
+    DI_TRY(about("messages", messages()));
     const bool has_tools = request_.tools && !request_.tools->empty();
-    DI_TRY(apply_reasoning_history(options_, "reasoning_content", has_tools, conversation));
-    DI_TRY(prefix_position());
+    DI_TRY(about("messages", apply_reasoning_history(options_, "reasoning_content", has_tools, conversation)));
+    DI_TRY(about("messages", prefix_position()));
     conversation.response_format = request_.format.format;
     const bool json_object = request_.format.format.kind == ResponseFormat::Kind::kJsonObject;
-    DI_TRY(json_word(json_object));
+    DI_TRY(about("messages", json_word(json_object)));
     ToolRequest tools;
     if (request_.tools) tools.tools = std::move(*request_.tools);
     tools.has_parameters = request_.has_parameters;
     tools.choice = request_.choice;
     tools.name = request_.choice_name;
-    DI_TRY(apply_tools(std::move(tools), options_, out_));
-    DI_TRY(prefix_conflicts(json_object, has_tools));
+    DI_TRY(about("tools", apply_tools(std::move(tools), options_, out_)));
+    DI_TRY(about("messages", prefix_conflicts(json_object, has_tools)));
     DI_TRY(check_stop(request_.stop, request_.single_stop, out_.parsing.stop_sequences));
     out_.stream = request_.stream.value_or(false);
     if (request_.has_stream_options && !out_.stream) {
-      return bad_request("stream_options should be set along with stream = true");
+      return about("stream_options",
+                   ApiResult<ConvertedRequest>(bad_request("stream_options should be set along with stream = true")));
     }
     out_.include_usage = request_.include_usage.value_or(false);
-    std::string schema = DI_TRY(check_format(request_.format, options_));
-    DI_TRY(apply_constraint(request_.format, std::move(schema), out_));
+    std::string schema = DI_TRY(about("response_format", check_format(request_.format, options_)));
+    DI_TRY(about("response_format", apply_constraint(request_.format, std::move(schema), out_)));
     DI_TRY(sampling());
     parsing(json_object);
     return std::move(out_);
@@ -65,13 +74,17 @@ class Converter {
     for (size_t i = 0; i < messages.size(); ++i) {
       switch (messages[i].role) {
         case Role::kSystem:
-        case Role::kDeveloper: DI_TRY(system(i)); break;
+        case Role::kDeveloper:
+          DI_TRY(system(i));
+          break;
         case Role::kUser: {
           Message& message = add(Message::Role::kUser);
           DI_TRY(content(*messages[i].content, i, message));
           break;
         }
-        case Role::kAssistant: i += DI_TRY(assistant(i)); break;
+        case Role::kAssistant:
+          i += DI_TRY(assistant(i));
+          break;
         case Role::kTool:
           return bad_request("Messages with role 'tool' must be a response to a preceding message with 'tool_calls'");
         case Role::kLatestReminder:
@@ -122,7 +135,8 @@ class Converter {
         source.kind = ImageSource::Kind::kUrl;
         if (block.url.size() > kMaxImageUrl) {
           return bad_request(
-              "{}.image_url.url[{}]: image_url.url external link length {} too long, max link length {}. Consider passing "
+              "{}.image_url.url[{}]: image_url.url external link length {} too long, max link length {}. Consider "
+              "passing "
               "file data directly with base64 data url instead.",
               source.path, b, block.url.size(), kMaxImageUrl);
         }
@@ -266,10 +280,9 @@ class Converter {
   ApiResult<void> prefix_conflicts(bool json_object, bool has_tools) {
     if (request_.messages.empty() || !request_.messages.back().prefix) return {};
     if (json_object) return bad_request("response_format json_object should not be used with prefix");
-    const bool tool_history =
-        std::any_of(request_.messages.begin(), request_.messages.end(), [](const RequestMessage& message) {
-          return message.role == Role::kTool || message.tool_calls.has_value();
-        });
+    const bool tool_history = std::any_of(
+        request_.messages.begin(), request_.messages.end(),
+        [](const RequestMessage& message) { return message.role == Role::kTool || message.tool_calls.has_value(); });
     if (has_tools || tool_history) return bad_request("Function call should not be used with prefix");
     return {};
   }

@@ -8,17 +8,17 @@ namespace di::codec::api::chat {
 namespace {
 
 Read read_image_url(const Json& v, Block& out) {
-  return read_struct(v, "struct ChatCompletionImageUrl", required("url", into(out.url)),
-                     optional("detail", [&](const Json& d) {
-                       return read_enum(d, {"low", "high", "original", "auto"}, out.detail);
-                     }));
+  return read_struct(
+      v, "struct ChatCompletionImageUrl", required("url", into(out.url)),
+      optional("detail", [&](const Json& d) { return read_enum(d, {"low", "high", "original", "auto"}, out.detail); }));
 }
 
 Read read_block(const Json& v, Block& out) {
   DI_TRY(read_tag(v, "ChatCompletionRequestContentBlock", "type", {"text", "image_url", "file"}, out.type));
   const std::string prefix = "struct variant ChatCompletionRequestContentBlock::";
   switch (out.type) {
-    case Block::Type::kText: return read_struct(v, prefix + "Text", 1, required("text", into(out.text)));
+    case Block::Type::kText:
+      return read_struct(v, prefix + "Text", 1, required("text", into(out.text)));
     case Block::Type::kImageUrl:
       return read_struct(v, prefix + "ImageUrl", 1,
                          required("image_url", [&](const Json& u) { return read_image_url(u, out); }));
@@ -60,7 +60,8 @@ Read read_call(const Json& v, RequestCall& out) {
 Read read_message(const Json& v, RequestMessage& out, bool extended) {
   constexpr std::string_view kEnum = "ChatCompletionRequestMessage";
   if (extended) {
-    DI_TRY(read_tag(v, kEnum, "role", {"system", "user", "assistant", "tool", "latest_reminder", "developer"}, out.role));
+    DI_TRY(
+        read_tag(v, kEnum, "role", {"system", "user", "assistant", "tool", "latest_reminder", "developer"}, out.role));
     if (out.role == Role::kDeveloper) out.role = Role::kSystem;
   } else {
     DI_TRY(read_tag(v, kEnum, "role", {"system", "user", "assistant", "tool", "latest_reminder"}, out.role));
@@ -76,10 +77,11 @@ Read read_message(const Json& v, RequestMessage& out, bool extended) {
                          optional("name", checked_text()));
     case Role::kAssistant: {
       std::optional<std::string_view> alias;
-      DI_TRY(read_struct(v, prefix + "Assistant", 1, optional("content", content_into(out.content)),
-                         optional("reasoning_content", into(out.reasoning_content)), optional("name", checked_text()),
-                         optional("tool_calls", [&](const Json& c) { return list_into(out.tool_calls.emplace(), read_call)(c); }),
-                         optional("prefix", into(out.prefix))));
+      DI_TRY(read_struct(
+          v, prefix + "Assistant", 1, optional("content", content_into(out.content)),
+          optional("reasoning_content", into(out.reasoning_content)), optional("name", checked_text()),
+          optional("tool_calls", [&](const Json& c) { return list_into(out.tool_calls.emplace(), read_call)(c); }),
+          optional("prefix", into(out.prefix))));
       if (extended && !out.reasoning_content) {
         if (const Json* reasoning = v.find_value("reasoning")) {
           DI_TRY(at_field("reasoning", read_text(*reasoning, out.reasoning_content.emplace())));
@@ -104,12 +106,13 @@ Read read_tool(const Json& v, Request& out) {
     std::string_view name;
     std::optional<std::string_view> description;
     Read read = read_struct(f, "struct ChatCompletionFunctionDefinition", required("name", into(name)),
-                            optional("description", into(description)), optional("parameters",
-                                                                                 [&](const Json& p) {
-                                                                                   tool.parameters = p;
-                                                                                   has_parameters = true;
-                                                                                   return Read();
-                                                                                 }),
+                            optional("description", into(description)),
+                            optional("parameters",
+                                     [&](const Json& p) {
+                                       tool.parameters = p;
+                                       has_parameters = true;
+                                       return Read();
+                                     }),
                             optional("strict", into(tool.strict)));
     tool.name = name;
     if (description) tool.description = *description;
@@ -146,8 +149,9 @@ Read read_tool_choice(const Json& v, Request& out) {
     const Json null;
     const Json* function = v.find("function");
     out.choice = Choice::kNamed;
-    return in_field("function", read_struct(function != nullptr ? *function : null, "struct ChatCompletionToolChoiceFunction",
-                                            required("name", into(out.choice_name))));
+    return in_field("function",
+                    read_struct(function != nullptr ? *function : null, "struct ChatCompletionToolChoiceFunction",
+                                required("name", into(out.choice_name))));
   }
   return read_error("invalid_value", "expected one of `none`, `auto`, `required` or a tool");
 }
@@ -167,8 +171,11 @@ Read read_format(const Json& v, FormatRequest& out) {
   DI_TRY(read_tag(v, "ChatCompletionResponseFormat", "type", {"json_object", "json_schema", "regex", "text"}, type));
   out.given = true;
   switch (type) {
-    case Type::kText: return {};
-    case Type::kJsonObject: out.format.kind = ResponseFormat::Kind::kJsonObject; return {};
+    case Type::kText:
+      return {};
+    case Type::kJsonObject:
+      out.format.kind = ResponseFormat::Kind::kJsonObject;
+      return {};
     case Type::kRegex: {
       out.format.kind = ResponseFormat::Kind::kRegex;
       std::string_view regex;
@@ -180,14 +187,16 @@ Read read_format(const Json& v, FormatRequest& out) {
       out.format.kind = ResponseFormat::Kind::kJsonSchema;
       std::optional<bool> strict;
       const auto schema = [&](const Json& s) {
-        return read_struct(s, "struct ChatCompletionResponseFormatJsonSchema", required("schema",
-                                                                                        [&](const Json& j) {
-                                                                                          out.format.schema = j;
-                                                                                          return Read();
-                                                                                        }),
+        return read_struct(s, "struct ChatCompletionResponseFormatJsonSchema",
+                           required("schema",
+                                    [&](const Json& j) {
+                                      out.format.schema = j;
+                                      return Read();
+                                    }),
                            optional("name", checked_text()), optional("strict", into(strict)));
       };
-      DI_TRY(read_struct(v, "struct variant ChatCompletionResponseFormat::JsonSchema", 1, required("json_schema", schema)));
+      DI_TRY(read_struct(v, "struct variant ChatCompletionResponseFormat::JsonSchema", 1,
+                         required("json_schema", schema)));
       out.strict = strict.value_or(false);
       return {};
     }
@@ -206,7 +215,8 @@ Read read_effort(const Json& v, bool extended, ThinkingSettings& out) {
   if (extended && v.is_integer()) {
     const std::optional<int64_t> number = v.to_i64();
     if (!number || *number < 1 || *number > 100) {
-      return read_error("invalid_value", fmt::format("invalid value: {}, expected an effort in [1, 100]", describe_json(v)));
+      return read_error("invalid_value",
+                        fmt::format("invalid value: {}, expected an effort in [1, 100]", describe_json(v)));
     }
     out.effort_number = static_cast<int>(*number);
     return {};
@@ -219,7 +229,8 @@ Read read_effort(const Json& v, bool extended, ThinkingSettings& out) {
 Read read_request(const Json& body, const ReadRules& rules, bool extended, Request& out) {
   SamplingRequest& sampling = out.sampling;
   const auto messages = [&](const Json& m) {
-    return list_into(out.messages, [&](const Json& v, RequestMessage& message) { return read_message(v, message, extended); })(m);
+    return list_into(out.messages,
+                     [&](const Json& v, RequestMessage& message) { return read_message(v, message, extended); })(m);
   };
   const auto stream_options = [&](const Json& v) {
     out.has_stream_options = true;
@@ -232,11 +243,12 @@ Read read_request(const Json& body, const ReadRules& rules, bool extended, Reque
   return read_struct(
       body, "struct ChatCompletionRequest", required("messages", messages), required("model", into(out.model)),
       optional("frequency_penalty", into(sampling.frequency_penalty)), optional("logprobs", into(out.logprobs)),
-      optional("top_logprobs", into(sampling.top_logprobs, rules)), optional("max_tokens", into(sampling.max_tokens, rules)),
-      optional("n", into(out.n, rules)), optional("presence_penalty", into(sampling.presence_penalty)),
-      optional("seed", into(sampling.seed, rules)), optional("stop", [&](const Json& v) { return read_stop(v, out); }),
-      optional("stream", into(out.stream)), optional("stream_options", stream_options),
-      optional("temperature", into(sampling.temperature)), optional("top_p", into(sampling.top_p)),
+      optional("top_logprobs", into(sampling.top_logprobs, rules)),
+      optional("max_tokens", into(sampling.max_tokens, rules)), optional("n", into(out.n, rules)),
+      optional("presence_penalty", into(sampling.presence_penalty)), optional("seed", into(sampling.seed, rules)),
+      optional("stop", [&](const Json& v) { return read_stop(v, out); }), optional("stream", into(out.stream)),
+      optional("stream_options", stream_options), optional("temperature", into(sampling.temperature)),
+      optional("top_p", into(sampling.top_p)),
       optional("response_format", [&](const Json& v) { return read_format(v, out.format); }), optional("tools", tools),
       optional("tool_choice", [&](const Json& v) { return read_tool_choice(v, out); }),
       optional("reasoning_effort", [&](const Json& v) { return read_effort(v, extended, out.thinking); }),
@@ -258,7 +270,8 @@ Read read_extensions(const Json& body, const ReadRules& rules, Request& out) {
       float value = 0;
       DI_TRY(at_field(member.key, read_f32(member.value, value)));
       if (parsed.ptr != end || member.key.empty() || id < 0 || !(value >= -100 && value <= 100)) {
-        return read_error("invalid_value", fmt::format("invalid entry `{}`: expected a token id and a bias in [-100, 100]", member.key));
+        return read_error("invalid_value",
+                          fmt::format("invalid entry `{}`: expected a token id and a bias in [-100, 100]", member.key));
       }
       out.logit_bias[id] = value;
     }
@@ -266,24 +279,28 @@ Read read_extensions(const Json& body, const ReadRules& rules, Request& out) {
   };
   const auto top_k = [&](const Json& v) -> Read {
     const std::optional<int64_t> value = v.to_i64();
-    if (!value || *value < -1 || *value > INT32_MAX) return invalid_type(v, "an integer >= -1");
+    if (!value) return invalid_type(v, "an integer >= -1");
+    if (*value < -1 || *value > INT32_MAX) {
+      return read_error("invalid_value", fmt::format("invalid value: {}, expected an integer >= -1", describe_json(v)));
+    }
     out.top_k = static_cast<int32_t>(*value);
     return {};
   };
   const auto kwargs = [&](const Json& v) -> Read {
     std::optional<bool> thinking;
     std::optional<bool> enable;
-    DI_TRY(read_struct(v, "a map", optional("thinking", into(thinking)), optional("enable_thinking", into(enable)),
-                       optional("reasoning_effort", [&](const Json& e) { return read_effort(e, true, out.thinking); })));
+    DI_TRY(
+        read_struct(v, "a map", optional("thinking", into(thinking)), optional("enable_thinking", into(enable)),
+                    optional("reasoning_effort", [&](const Json& e) { return read_effort(e, true, out.thinking); })));
     if (const auto on = thinking ? thinking : enable; on && !out.thinking.type) {
       out.thinking.type = *on ? ThinkingType::kEnabled : ThinkingType::kDisabled;
     }
     return {};
   };
   DI_TRY(read_struct(body, "struct ChatCompletionRequest",
-                     optional("max_completion_tokens", into(out.max_completion_tokens, rules)), optional("top_k", top_k),
-                     optional("min_p", into(out.min_p)), optional("logit_bias", bias), optional("chat_template_kwargs", kwargs),
-                     optional("chat_template", [](const Json&) {
+                     optional("max_completion_tokens", into(out.max_completion_tokens, rules)),
+                     optional("top_k", top_k), optional("min_p", into(out.min_p)), optional("logit_bias", bias),
+                     optional("chat_template_kwargs", kwargs), optional("chat_template", [](const Json&) {
                        return Read(read_error("invalid_value", "`chat_template` is not supported"));
                      })));
   if (out.min_p && !(*out.min_p >= 0 && *out.min_p <= 1)) {
