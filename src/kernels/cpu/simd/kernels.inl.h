@@ -9,13 +9,16 @@ namespace di::kernels::cpu::DI_CPU_ISA {
 #else
 #include "kernels/cpu/simd/simd_avx2.inl.h"
 #endif
-#include "kernels/cpu/simd/attention.inl.h"
-#include "kernels/cpu/simd/gemm.inl.h"
+// Each builds on those before it.
+// clang-format off
 #include "kernels/cpu/simd/math.inl.h"
+#include "kernels/cpu/simd/gemm.inl.h"
 #include "kernels/cpu/simd/moe.inl.h"
-#include "kernels/cpu/simd/probe.inl.h"
+#include "kernels/cpu/simd/attention.inl.h"
 #include "kernels/cpu/simd/rows.inl.h"
 #include "kernels/cpu/simd/select.inl.h"
+#include "kernels/cpu/simd/probe.inl.h"
+// clang-format on
 
 inline Ops make_ops(const char* name) {
   Ops ops = reference_ops();
