@@ -173,7 +173,8 @@ TEST_F(Http, ClientsThatGoCancelTheirRequests) {
   }
   EXPECT_TRUE(server.http().wait_until_idle(10'000));
   const std::string metrics = server.ask(get("/metrics")).body;
-  EXPECT_NE(metrics.find("finished_reason=\"abort\"} 8"), std::string::npos);
+  EXPECT_NE(metrics.find("deepinfer:requests_aborted_total{phase=\"queue\",reason=\"disconnect\"} 8"),
+            std::string::npos);
 }
 
 TEST_F(Http, AHalfCloseIsNoDisconnect) {
