@@ -151,7 +151,7 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
 
   asio::awaitable<void> refuse_parse_error(const error_code& ec, const Parser& parser) {
     const std::string path(parser.get().target());
-    const HttpLimits& limits = server_.limits;
+    const HttpLimits& http_limits = server_.limits;
     if (ec == http::error::end_of_stream || (ec == asio::error::operation_aborted && !timed_out_)) co_return;
     if (ec == http::error::body_limit) {
       co_await refuse(ErrorKind::kTooLarge, fmt::format("the request body is larger than {} bytes", limits.body_bytes),

@@ -76,7 +76,6 @@ Read read_message(const Json& v, RequestMessage& out, bool extended) {
       return read_struct(v, prefix + "User", 1, required("content", content_into(out.content)),
                          optional("name", checked_text()));
     case Role::kAssistant: {
-      std::optional<std::string_view> alias;
       DI_TRY(read_struct(
           v, prefix + "Assistant", 1, optional("content", content_into(out.content)),
           optional("reasoning_content", into(out.reasoning_content)), optional("name", checked_text()),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace di::structured {
@@ -23,7 +24,7 @@ struct ByteSet {
   bool has(uint8_t byte) const { return ((words[byte >> 6U] >> (byte & 63U)) & 1U) != 0; }
   bool empty() const { return (words[0] | words[1] | words[2] | words[3]) == 0; }
   ByteSet& operator|=(const ByteSet& o) {
-    for (size_t i = 0; i < 4; ++i) words[i] |= o.words[i];
+    for (std::size_t i = 0; i < 4; ++i) words[i] |= o.words[i];
     return *this;
   }
   friend bool operator==(const ByteSet&, const ByteSet&) = default;
