@@ -154,11 +154,12 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
     const HttpLimits& http_limits = server_.limits;
     if (ec == http::error::end_of_stream || (ec == asio::error::operation_aborted && !timed_out_)) co_return;
     if (ec == http::error::body_limit) {
-      co_await refuse(ErrorKind::kTooLarge, fmt::format("the request body is larger than {} bytes", limits.body_bytes),
-                      path);
+      co_await refuse(ErrorKind::kTooLarge,
+                      fmt::format("the request body is larger than {} bytes", http_limits.body_bytes), path);
     } else if (ec == http::error::header_limit || ec == http::error::buffer_overflow) {
       co_await refuse(ErrorKind::kHeadersTooLarge,
-                      fmt::format("the request's header block is larger than {} bytes", limits.header_bytes), path);
+                      fmt::format("the request's header block is larger than {} bytes", http_limits.header_bytes),
+                      path);
     } else if (timed_out_) {
       if (buffer_.size() == 0 && !parser.got_some()) co_return;
       co_await refuse(ErrorKind::kRequestTimeout, "the request did not arrive in time", path);
