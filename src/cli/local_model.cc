@@ -112,6 +112,13 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
   runner_options.kv_memory_cap_bytes = kv_memory_cap();
   runner_options.kv_quant = options.kv_quant;
   runner_options.numerics = options.numerics == "trained" ? model::NumericMode::kTrained : model::NumericMode::kExact;
+  for (const std::string& part : options.ablate) {
+    model::Ablation& ablation = runner_options.ablation;
+    (part == kAblations[0]   ? ablation.engram
+     : part == kAblations[1] ? ablation.selection
+     : part == kAblations[2] ? ablation.candidates
+                             : ablation.candidate_scores) = false;
+  }
   auto runner = engine::load_model_runner(options.folder, runner_options, {ops, *out->stream, *out->device},
                                           [&] { return token_texts(*out->tokenizer); });
   if (!runner) return std::unexpected(load_error(runner.error()));
@@ -146,7 +153,8 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
   for (const std::string& name : names) {
     out->codec.models[name] = v4 ? codec::ModelVersion::kV4 : codec::ModelVersion::kV41;
   }
-  out->system_fingerprint = fingerprint(options.folder, fmt::format("{} {} {}", ops.name, options.numerics, kv_dtype));
+  out->system_fingerprint = fingerprint(
+      options.folder, fmt::format("{} {} {} {}", ops.name, options.numerics, kv_dtype, fmt::join(options.ablate, " ")));
   out->summary = fmt::format(
       "model {} ({}, {} weights) as {}; {} on {} threads, {} activations, {} KV; {} KV in {} blocks of {} tokens and "
       "{} slots; "

@@ -125,6 +125,12 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
   app.add_option("--threads", o.threads, "Compute threads (all usable cores)")->check(CLI::Range(1, 1024));
   app.add_option("--served-model-name", o.served_model_names, "Names that requests may give; the first is reported")
       ->type_name("NAME");
+  app.add_option("--ablate", o.ablate,
+                 "Switch a part of the model off, to see what it is worth: engram; selection (the newest entries "
+                 "instead); candidates (score every entry); candidate-scores (the newest blocks instead)")
+      ->check(CLI::IsMember(std::vector<std::string>(kAblations.begin(), kAblations.end())))
+      ->type_name("PART")
+      ->group("Inspection");
   app.add_flag("--reference-kernels", o.reference_kernels, "Use the plain operators that define the results (slow)")
       ->group("Inspection");
 }

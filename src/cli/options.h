@@ -1,6 +1,7 @@
 // What the subcommands are told: filled from the command line and the environment (DEEPINFER_<OPTION>) by main.cc.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,6 +18,9 @@ inline constexpr int kBadModel = 3;
 inline constexpr int kNoMemory = 4;
 inline constexpr int kPortInUse = 5;
 
+// Parts of the model that --ablate switches off (model::Ablation).
+inline constexpr std::array<const char*, 4> kAblations = {"engram", "selection", "candidates", "candidate-scores"};
+
 struct ModelOptions {
   std::string folder;
   int32_t threads = 0;  // 0: the usable cores
@@ -29,7 +33,8 @@ struct ModelOptions {
   int64_t max_queue_size = 4096;
   int64_t max_queue_tokens = 0;
   std::vector<std::string> served_model_names;
-  bool reference_kernels = false;  // slow twins instead of the fast operators
+  std::vector<std::string> ablate;  // kAblations
+  bool reference_kernels = false;   // slow twins instead of the fast operators
 };
 
 struct ServeOptions {

@@ -45,6 +45,7 @@ Result<std::unique_ptr<Parts>> load_parts(const std::string& folder,
 ForwardOptions forward_options(const ModelRunnerOptions& options) {
   ForwardOptions out;
   out.numerics = options.numerics;
+  out.ablation = options.ablation;
   return out;
 }
 

@@ -167,6 +167,7 @@ void Forward::select(Pass& pass, const LayerPlan& plan, const IndexerWeights& w,
                .scores_stride = visible},
               stream_);
   if (!options_.ablation.selection) select_newest(pass, plan);
+  if (plan.is_candidate_source && !options_.ablation.candidate_scores) newest_candidates(pass, plan);
   pass.emit("index_score", plan.layer, scores);
   pass.emit_ids("topk", plan.layer, pass.selection, pass.rows.n, config_.index_topk);
   if (plan.is_candidate_source) {
@@ -181,6 +182,19 @@ void Forward::select_newest(Pass& pass, const LayerPlan& plan) {
     const int32_t visible = ((*pass.positions)[static_cast<size_t>(t)] + 1) / plan.ratio;
     const int32_t first = std::max(0, visible - topk);
     for (int32_t i = 0; i < topk; ++i) pass.selection[int64_t{t} * topk + i] = first + i < visible ? first + i : -1;
+  }
+}
+
+// Ablation: the newest blocks instead of the scored ones; where every block is a candidate nothing changes.
+void Forward::newest_candidates(Pass& pass, const LayerPlan& plan) {
+  const int32_t topk = config_.candidate_topk_blocks;
+  for (int32_t t = 0; t < pass.rows.n; ++t) {
+    int32_t* row = pass.candidates + int64_t{t} * topk;
+    if (topk == 0 || row[0] == -2) continue;
+    const int32_t visible = ((*pass.positions)[static_cast<size_t>(t)] + 1) / plan.ratio;
+    const int32_t blocks = (visible + config_.candidate_block_size - 1) / config_.candidate_block_size;
+    const int32_t first = std::max(0, blocks - topk);
+    for (int32_t i = 0; i < topk; ++i) row[i] = first + i < blocks ? first + i : -1;
   }
 }
 

@@ -36,9 +36,10 @@ using Tap = std::function<void(std::string_view name, int32_t layer, const kerne
 
 // What may be switched off to see what it is worth (model card, inspection); all on in service.
 struct Ablation {
-  bool engram = true;      // false: the gate writes nothing
-  bool selection = true;   // false: the newest index_topk entries instead of the scored ones
-  bool candidates = true;  // false: Reindex layers score every visible entry
+  bool engram = true;            // false: the gate writes nothing
+  bool selection = true;         // false: the newest index_topk entries instead of the scored ones
+  bool candidates = true;        // false: Reindex layers score every visible entry
+  bool candidate_scores = true;  // false: the newest candidate blocks instead of the scored ones
 };
 
 struct ForwardOptions {
@@ -109,6 +110,7 @@ class Forward {
   void select(Pass& pass, const LayerPlan& plan, const IndexerWeights& w, const kernels::Tensor& y,
               const kernels::Tensor& qa);
   void select_newest(Pass& pass, const LayerPlan& plan);
+  void newest_candidates(Pass& pass, const LayerPlan& plan);
   void enter_decoder(Pass& pass, Site& site);
   // draft.cc
   void capture_feature(Pass& pass, const LayerPlan& plan);

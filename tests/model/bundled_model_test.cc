@@ -56,5 +56,34 @@ TEST(BundledModel, EngramTablesFollowFromConfigAndTokenizer) {
   EXPECT_TRUE((*model)->weights.unknown_tensors.empty());
 }
 
+// The switches that show what a part is worth: each changes the logits where that part is at work, and none does where
+// it has nothing to choose (few entries).
+TEST(BundledModel, AblationsActWhereThePartIsAtWork) {
+  const auto model = FixtureModel::load(std::string(DI_TEST_MODELS) + "/tiny", test::token_texts);
+  ASSERT_TRUE(model) << model.error().message;
+  const ModelConfig& config = (*model)->config;
+  ThreadPool pool;
+  const auto stream = kernels::cpu::make_stream(pool);
+  const auto device = device::make_host_device();
+  const auto logits = [&](int32_t n, const Ablation& ablation) {
+    std::vector<int32_t> ids(static_cast<size_t>(n));
+    for (int32_t i = 0; i < n; ++i) ids[static_cast<size_t>(i)] = i == 0 ? 0 : 300 + (i * 37 + i / 90) % 3000;
+    FixtureOptions options;
+    options.max_tokens = n;
+    options.ablation = ablation;
+    auto run = FixtureRun::create(**model, {kernels::cpu::ops(kernels::cpu::best_isa()), *stream, *device}, options);
+    return run.value()->feed(ids, 0, n, n - 1).value();
+  };
+  const int32_t few = config.index_topk;  // every entry of ratio 1 is selected
+  // More blocks than candidates, and candidates older than the newest ones.
+  const int32_t many = config.candidate_topk_blocks * config.candidate_block_size * 3 / 2;
+  const std::vector<float> few_all = logits(few, {});
+  const std::vector<float> many_all = logits(many, {});
+  EXPECT_NE(few_all, logits(few, {.engram = false}));
+  EXPECT_EQ(few_all, logits(few, {.selection = false, .candidates = false, .candidate_scores = false}));
+  EXPECT_NE(many_all, logits(many, {.selection = false}));
+  EXPECT_NE(many_all, logits(many, {.candidate_scores = false}));
+}
+
 }  // namespace
 }  // namespace di::model
