@@ -15,6 +15,7 @@
 #include "codec/tokenizer/tokenizer.h"
 #include "kernels/conformance_modules.h"
 #include "kernels/cpu/cpu.h"
+#include "kv/conformance.h"
 #include "model/conformance.h"
 #include "model/safetensors.h"
 #include "structured/conformance.h"
@@ -25,7 +26,7 @@ using namespace di;
 
 constexpr const char* kUsageText =
     "usage: deepinfer-conformance KIND DIR [--vectors PATH] [--kernels fast|reference] [--threads N]\n"
-    "KIND: tokenizer, recipe, model, structured\n";
+    "KIND: tokenizer, recipe, model, kv, structured\n";
 
 struct Arguments {
   std::string kind;
@@ -145,6 +146,15 @@ Totals run_structured(const Arguments& arguments) {
   return totals;
 }
 
+Totals run_kv(const Arguments& arguments) {
+  Totals totals;
+  for (const kv::KvCase& c : kv::run_kv_cases(arguments.dir)) {
+    c.passed ? ++totals.passed : ++totals.failed;
+    if (!c.passed) std::printf("FAILED %s: %s\n", c.name.c_str(), c.detail.c_str());
+  }
+  return totals;
+}
+
 Totals run_model(const Arguments& arguments) {
   ThreadPool pool(arguments.threads);
   const kernels::cpu::StreamPtr stream = kernels::cpu::make_stream(pool);
@@ -175,6 +185,8 @@ int main(int argc, char** argv) {
     totals = run_model(arguments);
   } else if (arguments.kind == "tokenizer" || arguments.kind == "recipe") {
     totals = run_codec(arguments);
+  } else if (arguments.kind == "kv") {
+    totals = run_kv(arguments);
   } else if (arguments.kind == "structured") {
     totals = run_structured(arguments);
   } else {
