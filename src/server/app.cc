@@ -11,6 +11,7 @@ App::App(const ServerConfig& config, const Clock& clock)
     : config_(config),
       clock_(clock),
       metrics_(config.served_model_names.at(0)),
+      timelines_(clock),
       workers_(std::make_unique<Workers>(config.worker_threads)) {}
 
 App::~App() = default;

@@ -17,6 +17,7 @@
 #include "server/errors.h"
 #include "server/http_server.h"
 #include "server/server_metrics.h"
+#include "server/timeline.h"
 #include "server/workers.h"
 
 namespace di::server {
@@ -94,6 +95,7 @@ class App {
   const ServerConfig& config() const { return config_; }
   const Clock& clock() const { return clock_; }
   ServerMetrics& metrics() { return metrics_; }
+  Timelines& timelines() { return timelines_; }
   Workers& workers() { return *workers_; }
 
   // An error as the answer of a request that has none yet, with its metrics and log line.
@@ -104,6 +106,7 @@ class App {
   const ServerConfig config_;
   const Clock& clock_;
   ServerMetrics metrics_;
+  Timelines timelines_;
   std::atomic<Phase> phase_{Phase::kLoading};
   std::atomic<bool> loaded_{false};
   Service service_;  // written once, before loaded_

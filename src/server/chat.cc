@@ -89,16 +89,22 @@ struct Prepared {
   engine::GenerateRequest generate;
 };
 
-std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, const HttpRequest& http) {
+std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, const HttpRequest& http,
+                                            RequestTimeline& timeline) {
+  const int64_t begun = app.clock().now_ns();
   const Json body = DI_TRY(parse_body(http.body, service.codec));
   auto converted = codec::convert_parsed_request(codec::Api::kChat, body, service.codec);
   if (!converted) return std::unexpected(from_api_error(converted.error()));
   if (auto failure = check_limits(body, *converted, app.config())) return std::unexpected(*failure);
   const ChatExtras extras = DI_TRY(read_chat_extras(body, *service.tokenizer));
 
+  const int64_t parsed = app.clock().now_ns();
+  timeline.span(Stage::kParse, begun, parsed);
   Result<std::vector<TokenId>> prompt = codec::encode_conversation(converted->conversation, converted->version,
                                                                    *service.tokenizer, service.codec.special);
   if (!prompt) return std::unexpected(from_error(prompt.error()));
+  timeline.span(Stage::kTokenize, parsed, app.clock().now_ns(), static_cast<int64_t>(prompt->size()));
+  timeline.prompt_tokens(static_cast<int64_t>(prompt->size()));
   const auto context = static_cast<uint64_t>(service.engine->info().max_model_len);
   const auto max_tokens = codec::resolve_max_tokens(*converted, prompt->size(), context);
   if (!max_tokens) return std::unexpected(from_api_error(max_tokens.error()));
@@ -125,9 +131,14 @@ std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, co
 void handle_chat_completions(App& app, const ExchangeRef& exchange) {
   if (const std::optional<ApiFailure> refusal = app.refusal()) return app.reply_error(*exchange, *refusal);
   const Service& service = *app.service();
-  auto prepared = prepare(app, service, exchange->request());
-  if (!prepared) return app.reply_error(*exchange, prepared.error());
-  const auto job = std::make_shared<ChatJob>(app, service, exchange, std::move(prepared->request));
+  const HttpRequest& http = exchange->request();
+  const TimelineRef timeline = app.timelines().start({http.id, "default", http.path, http.received_ns});
+  auto prepared = prepare(app, service, http, *timeline);
+  if (!prepared) {
+    timeline->finish({http_status(prepared.error().kind), "error"}, app.clock().now_ns());
+    return app.reply_error(*exchange, prepared.error());
+  }
+  const auto job = std::make_shared<ChatJob>(app, service, exchange, std::move(prepared->request), timeline);
   job->start(std::move(prepared->generate));
 }
 

@@ -55,11 +55,13 @@ double seconds(int64_t ns) {
 
 }  // namespace
 
-ChatJob::ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::ConvertedRequest request)
+ChatJob::ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::ConvertedRequest request,
+                 TimelineRef timeline)
     : app_(app),
       service_(service),
       exchange_(std::move(exchange)),
       request_(std::move(request)),
+      timeline_(std::move(timeline)),
       response_id_("chatcmpl-" + random_hex32()),
       created_(app.clock().unix_seconds()),
       streaming_(request_.stream) {
@@ -88,6 +90,7 @@ void ChatJob::start(engine::GenerateRequest generate) {
     if (why.reason == engine::RejectReason::kContextLength) failure.kind = ErrorKind::kContextLength;
     if (why.reason == engine::RejectReason::kQueueFull) app_.metrics().rejected("queue_full");
     if (why.retry_after_s > 0) failure.retry_after_s = why.retry_after_s;
+    timeline_->finish({http_status(failure.kind), "error"}, app_.clock().now_ns());
     app_.reply_error(*exchange_, failure);
     return;
   }
@@ -188,8 +191,12 @@ void ChatJob::take(engine::Output& output) {
     const std::vector<codec::TokenLogprob> logprobs =
         request_.sampling.logprobs ? logprobs_of(output) : std::vector<codec::TokenLogprob>{};
     std::vector<codec::StreamEvent> events;
+    const int64_t begun = app_.clock().now_ns();
     const Result<void> ok = choice.processor.tokens(ids, logprobs, events);
+    const int64_t detokenized = app_.clock().now_ns();
     send_events(events, nullptr);
+    timeline_->work(Stage::kDetokenize, detokenized - begun);
+    timeline_->work(Stage::kSocket, app_.clock().now_ns() - detokenized);
     observe_tokens(ids.size());
     if (!ok) {
       fail(from_error(ok.error()));
@@ -289,6 +296,7 @@ void ChatJob::fail(const ApiFailure& failure) {
   service_.engine->cancel(engine_id_);
   app_.metrics().finished_error.add();
   if (!streaming_) {
+    note_timeline("error", http_status(failure.kind), app_.clock().now_ns());
     app_.reply_error(*exchange_, failure);
     return;
   }
@@ -343,6 +351,7 @@ std::string ChatJob::full_body() const {
 void ChatJob::observe_tokens(size_t n) {
   const int64_t now = app_.clock().now_ns();
   app_.metrics().generation_tokens.add(n);
+  timeline_->tokens(now, static_cast<int64_t>(n));
   if (first_token_ns_ == 0) {
     first_token_ns_ = now;
     app_.metrics().time_to_first_token.observe(seconds(now - exchange_->request().received_ns));
@@ -350,6 +359,18 @@ void ChatJob::observe_tokens(size_t n) {
     app_.metrics().inter_token_latency.observe(seconds(now - last_token_ns_));
   }
   last_token_ns_ = now;
+}
+
+void ChatJob::note_timeline(std::string_view finish, int status, int64_t now) {
+  const engine::RequestTimes& times = last_output_.times;
+  if (times.arrival_ns > 0 && times.scheduled_ns > 0)
+    timeline_->span(Stage::kQueue, times.arrival_ns, times.scheduled_ns);
+  if (times.scheduled_ns > 0 && times.first_token_ns > 0) {
+    timeline_->span(Stage::kPrefill, times.scheduled_ns, times.first_token_ns,
+                    last_output_.prompt_tokens - last_output_.cached_tokens);
+  }
+  timeline_->cache({last_output_.cached_tokens, 0, 0, {}});
+  timeline_->finish({status, std::string(finish)}, now);
 }
 
 // Metrics and the access line, at the end of the request.
@@ -361,6 +382,7 @@ void ChatJob::report(std::string_view finish, int status) {
   int64_t tokens = 0;
   for (const Choice& choice : choices_) tokens += choice.tokens;
   const engine::RequestTimes& times = last_output_.times;
+  note_timeline(finish, status, now);
   m.request_done("/v1/chat/completions", status, total);
   m.prompt_tokens.add(static_cast<uint64_t>(last_output_.prompt_tokens));
   m.prompt_tokens_cached.add(static_cast<uint64_t>(last_output_.cached_tokens));

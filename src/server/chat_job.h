@@ -17,7 +17,8 @@ namespace di::server {
 
 class ChatJob final : public Job, public std::enable_shared_from_this<ChatJob> {
  public:
-  ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::ConvertedRequest request);
+  ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::ConvertedRequest request,
+          TimelineRef timeline);
 
   // Submits to the engine; what it refuses becomes the answer.
   void start(engine::GenerateRequest generate);
@@ -47,12 +48,14 @@ class ChatJob final : public Job, public std::enable_shared_from_this<ChatJob> {
   std::string full_body() const;
   codec::Usage total_usage() const;
   void observe_tokens(size_t n);
+  void note_timeline(std::string_view finish, int status, int64_t now);
   void report(std::string_view finish, int status);
 
   App& app_;
   const Service& service_;
   const ExchangeRef exchange_;
   const codec::ConvertedRequest request_;
+  const TimelineRef timeline_;
   const std::string response_id_;
   const int64_t created_;
   std::vector<Choice> choices_;

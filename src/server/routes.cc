@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "server/app.h"
+#include "server/ui.h"
 
 namespace di::server {
 namespace {
@@ -140,6 +141,8 @@ constexpr Route kRoutes[] = {
     {"GET", "/version", version},
     {"GET", "/metrics", metrics, false, true},
     {"GET", "/load", load},
+    {"GET", "/admin/requests", admin_requests},
+    {"GET", "/admin/requests/{id}", admin_request},
 };
 
 bool path_matches(std::string_view pattern, std::string_view path) {
