@@ -31,29 +31,24 @@ bool SwaCache::make_room(int64_t bytes) {
   return stats_.bytes + bytes <= options_.limit_bytes;
 }
 
-SwaEntryRef SwaCache::put(const BlockKey& key, int32_t position, SwaLayers layers, int32_t replay_depth, int64_t bytes,
-                          int64_t now_ns) {
+bool SwaCache::put(const BlockKey& key, SwaEntryRef entry, int64_t now_ns) {
   expire(now_ns);
   if (const auto found = by_key_.find(key); found != by_key_.end()) {
     const SwaEntry& old = *found->second->entry;
-    if (old.layers == SwaLayers::kAll || layers == SwaLayers::kEncoder) {
+    if (old.layers == SwaLayers::kAll || entry->layers == SwaLayers::kEncoder) {
       touch(found->second, now_ns);
-      return nullptr;
+      return false;
     }
     remove(found->second);
   }
-  if (!make_room(bytes)) return nullptr;
-  auto entry = std::make_shared<SwaEntry>();
-  entry->position = position;
-  entry->layers = layers;
-  entry->replay_depth = replay_depth;
-  entry->bytes.resize(static_cast<size_t>(bytes));
-  lru_.push_back({key, entry, now_ns, false});
+  const auto bytes = static_cast<int64_t>(entry->bytes.size());
+  if (!make_room(bytes)) return false;
+  lru_.push_back({key, std::move(entry), now_ns, false});
   by_key_.emplace(key, std::prev(lru_.end()));
   stats_.bytes += bytes;
   ++stats_.entries;
   ++stats_.stored;
-  return entry;
+  return true;
 }
 
 SwaFound SwaCache::find(std::span<const BlockKey> chain, int32_t blocks, int32_t block_tokens, int32_t reach,

@@ -68,11 +68,10 @@ class SwaCache {
  public:
   explicit SwaCache(const SwaOptions& options) : options_(options) {}
 
-  // A buffer for the windows at `position` under the key of the block that ends there. Null when the key has an entry
-  // with the same layers or more (its use is refreshed) or when no room can be made. An entry with fewer layers is
-  // replaced.
-  SwaEntryRef put(const BlockKey& key, int32_t position, SwaLayers layers, int32_t replay_depth, int64_t bytes,
-                  int64_t now_ns);
+  // Takes an entry under the key of the block that ends at its position. Nothing is changed when the key has an entry
+  // with the same layers or more (its use is refreshed) or when no room can be made; an entry with fewer layers is
+  // replaced. True: it was taken.
+  bool put(const BlockKey& key, SwaEntryRef entry, int64_t now_ns);
 
   // The window to start from after a hit of `blocks` blocks of the chain: the entry at its end, else the nearest one
   // at most `reach` tokens before. `need` = kAll: entries of the encoder half do not count. Counts the outcome and

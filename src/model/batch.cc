@@ -118,18 +118,17 @@ Result<void> build_batch(const ModelConfig& config, const Schedule& schedule, co
     batch.fresh_row.push_back(first_row);
     batch.fresh_position.push_back(chunk.begin);
     batch.decoder_fresh_row.push_back(batch.decoder.size());
-    batch.decoder_fresh_position.push_back(std::max(chunk.begin, chunk.keep_begin));
+    batch.decoder_fresh_position.push_back(chunk.masked ? chunk.begin : std::max(chunk.begin, chunk.keep_begin));
     for (int32_t i = 0; i < chunk.count; ++i) {
       const int32_t position = chunk.begin + i;
       const bool image = !chunk.is_image.empty() && chunk.is_image[static_cast<size_t>(position)] != 0;
       const int32_t full = std::max({0, position - window + 1, chunk.window_start});
       batch.ids.push_back(chunk.tokens[static_cast<size_t>(position)]);
       add_row(batch.all, position, sequence, full, image);
-      if (position < chunk.keep_begin) {
-        batch.truncated = true;
-        continue;
-      }
-      const int32_t clipped = std::max(full, chunk.keep_begin);
+      const bool kept = position >= chunk.keep_begin;
+      if (!kept) batch.truncated = true;
+      if (!kept && !chunk.masked) continue;
+      const int32_t clipped = kept ? std::max(full, chunk.keep_begin) : full;
       if (clipped != full) batch.truncated = true;
       if (position >= chunk.logits_begin) batch.logit_rows.push_back(batch.decoder.size());
       batch.decoder_index.push_back(first_row + i);

@@ -38,8 +38,10 @@ struct SequenceChunk {
   // block_write_begin is already stored and is not rewritten.
   int32_t window_start = 0;
   int32_t block_write_begin = 0;
-  // Truncated prefill: positions below keep_begin stop at the boundary layer. 0 = exact.
+  // Truncated prefill: positions below keep_begin stop at the boundary layer. 0 = exact. `masked`: they go through the
+  // decoder layers too, and the kept rows do not see them: the same answer at the price of all rows, for comparison.
   int32_t keep_begin = 0;
+  bool masked = false;
   // Positions >= logits_begin get logits. INT32_MAX = none.
   int32_t logits_begin = 0;
 };

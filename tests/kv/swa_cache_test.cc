@@ -16,10 +16,18 @@ std::vector<BlockKey> chain(int n, const std::string& name = "a") {
   return out;
 }
 
+SwaEntryRef entry(int32_t position, SwaLayers layers, int64_t bytes) {
+  auto out = std::make_shared<SwaEntry>();
+  out->position = position;
+  out->layers = layers;
+  out->bytes.resize(static_cast<size_t>(bytes));
+  return out;
+}
+
 TEST(SwaCache, AnEntryLivesUntilItWasNotUsedForTheRetentionTime) {
   SwaCache cache({.limit_bytes = 1000});
   const auto keys = chain(1);
-  ASSERT_NE(cache.put(keys[0], 128, SwaLayers::kAll, 0, 100, 0), nullptr);
+  ASSERT_TRUE(cache.put(keys[0], entry(128, SwaLayers::kAll, 100), 0));
   EXPECT_EQ(cache.find(keys, 1, 128, 0, SwaLayers::kAll, 180 * kSecond, true).outcome, SwaOutcome::kHit);
   // Used at 180 s: 180 more from there.
   EXPECT_EQ(cache.find(keys, 1, 128, 0, SwaLayers::kAll, 360 * kSecond, true).outcome, SwaOutcome::kHit);
@@ -38,15 +46,15 @@ TEST(SwaCache, TheLeastRecentlyUsedGoesWhenTheBytesRunOut) {
   SwaCache cache({.limit_bytes = 300});
   const auto keys = chain(4);
   for (size_t i = 0; i < 3; ++i) {
-    ASSERT_NE(cache.put(keys[i], 128, SwaLayers::kAll, 0, 100, static_cast<int64_t>(i)), nullptr);
+    ASSERT_TRUE(cache.put(keys[i], entry(128, SwaLayers::kAll, 100), static_cast<int64_t>(i)));
   }
   EXPECT_EQ(cache.find(keys, 1, 128, 0, SwaLayers::kAll, 5, true).outcome, SwaOutcome::kHit);
-  ASSERT_NE(cache.put(keys[3], 128, SwaLayers::kAll, 0, 100, 6), nullptr);
+  ASSERT_TRUE(cache.put(keys[3], entry(128, SwaLayers::kAll, 100), 6));
   EXPECT_TRUE(cache.has(keys[0], SwaLayers::kAll, 6));
   EXPECT_FALSE(cache.has(keys[1], SwaLayers::kAll, 6));
   EXPECT_EQ(cache.stats().evicted_lru, 1U);
   EXPECT_EQ(cache.stats().bytes, 300);
-  EXPECT_EQ(cache.put(sha256("big"), 128, SwaLayers::kAll, 0, 301, 6), nullptr);
+  EXPECT_FALSE(cache.put(sha256("big"), entry(128, SwaLayers::kAll, 301), 6));
   EXPECT_EQ(cache.stats().entries, 3);
   cache.check();
 }
@@ -54,18 +62,19 @@ TEST(SwaCache, TheLeastRecentlyUsedGoesWhenTheBytesRunOut) {
 TEST(SwaCache, ABufferInUseIsNotEvicted) {
   SwaCache cache({.limit_bytes = 200});
   const auto keys = chain(3);
-  const SwaEntryRef held = cache.put(keys[0], 128, SwaLayers::kAll, 0, 100, 0);
-  ASSERT_NE(cache.put(keys[1], 128, SwaLayers::kAll, 0, 100, 1), nullptr);
-  ASSERT_NE(cache.put(keys[2], 128, SwaLayers::kAll, 0, 100, 2), nullptr);
+  const SwaEntryRef held = entry(128, SwaLayers::kAll, 100);
+  ASSERT_TRUE(cache.put(keys[0], held, 0));
+  ASSERT_TRUE(cache.put(keys[1], entry(128, SwaLayers::kAll, 100), 1));
+  ASSERT_TRUE(cache.put(keys[2], entry(128, SwaLayers::kAll, 100), 2));
   EXPECT_TRUE(cache.has(keys[0], SwaLayers::kAll, 2));
   EXPECT_FALSE(cache.has(keys[1], SwaLayers::kAll, 2));
-  EXPECT_EQ(cache.put(sha256("x"), 128, SwaLayers::kAll, 0, 200, 3), nullptr);
+  EXPECT_FALSE(cache.put(sha256("x"), entry(128, SwaLayers::kAll, 200), 3));
 }
 
 TEST(SwaCache, AnEarlierBoundaryWithinReachIsALowerHit) {
   SwaCache cache({.limit_bytes = 1000});
   const auto keys = chain(8);
-  ASSERT_NE(cache.put(keys[2], 3 * 128, SwaLayers::kAll, 0, 10, 0), nullptr);
+  ASSERT_TRUE(cache.put(keys[2], entry(3 * 128, SwaLayers::kAll, 10), 0));
   EXPECT_EQ(cache.find(keys, 8, 128, 512, SwaLayers::kAll, 1, true).outcome, SwaOutcome::kMiss);  // 640 tokens away
   const SwaFound found = cache.find(keys, 7, 128, 512, SwaLayers::kAll, 1, true);
   EXPECT_EQ(found.outcome, SwaOutcome::kHitLower);
@@ -79,13 +88,13 @@ TEST(SwaCache, AnEarlierBoundaryWithinReachIsALowerHit) {
 TEST(SwaCache, EncoderEntriesAreReplacedByWholeOnesOnly) {
   SwaCache cache({.limit_bytes = 1000});
   const auto keys = chain(1);
-  ASSERT_NE(cache.put(keys[0], 128, SwaLayers::kEncoder, 0, 50, 0), nullptr);
+  ASSERT_TRUE(cache.put(keys[0], entry(128, SwaLayers::kEncoder, 50), 0));
   EXPECT_FALSE(cache.has(keys[0], SwaLayers::kAll, 0));
   EXPECT_EQ(cache.find(keys, 1, 128, 0, SwaLayers::kAll, 0, true).outcome, SwaOutcome::kMiss);
   EXPECT_EQ(cache.find(keys, 1, 128, 0, SwaLayers::kEncoder, 0, true).outcome, SwaOutcome::kHit);
-  EXPECT_EQ(cache.put(keys[0], 128, SwaLayers::kEncoder, 0, 50, 1), nullptr);
-  ASSERT_NE(cache.put(keys[0], 128, SwaLayers::kAll, 0, 100, 1), nullptr);
-  EXPECT_EQ(cache.put(keys[0], 128, SwaLayers::kEncoder, 0, 50, 1), nullptr);
+  EXPECT_FALSE(cache.put(keys[0], entry(128, SwaLayers::kEncoder, 50), 1));
+  ASSERT_TRUE(cache.put(keys[0], entry(128, SwaLayers::kAll, 100), 1));
+  EXPECT_FALSE(cache.put(keys[0], entry(128, SwaLayers::kEncoder, 50), 1));
   EXPECT_TRUE(cache.has(keys[0], SwaLayers::kAll, 1));
   EXPECT_EQ(cache.stats().bytes, 100);
   cache.check();
@@ -94,7 +103,7 @@ TEST(SwaCache, EncoderEntriesAreReplacedByWholeOnesOnly) {
 TEST(SwaCache, AnEntryThatItsChainHasPassedGoesUnlessSomeoneUsedIt) {
   SwaCache cache({.limit_bytes = 1000});
   const auto keys = chain(2);
-  for (const BlockKey& key : keys) ASSERT_NE(cache.put(key, 128, SwaLayers::kAll, 0, 10, 0), nullptr);
+  for (const BlockKey& key : keys) ASSERT_TRUE(cache.put(key, entry(128, SwaLayers::kAll, 10), 0));
   cache.find(keys, 1, 128, 0, SwaLayers::kAll, 0, true);
   cache.drop_unused(keys[0]);
   cache.drop_unused(keys[1]);
@@ -115,7 +124,7 @@ TEST(SwaCache, AgreesWithAPlainModel) {
     if (random() % 2 == 0) {
       const auto bytes = static_cast<int64_t>(1 + random() % 80);
       const bool known = model.contains(key);
-      ASSERT_EQ(cache.put(key, 128, SwaLayers::kAll, 0, bytes, now) == nullptr, known);
+      ASSERT_EQ(cache.put(key, entry(128, SwaLayers::kAll, bytes), now), !known);
       if (known) {
         model[key].first = now;
       } else {
