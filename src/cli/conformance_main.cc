@@ -13,6 +13,7 @@
 #include "cli/local_model.h"
 #include "codec/conformance/conformance.h"
 #include "codec/tokenizer/tokenizer.h"
+#include "engine/conformance.h"
 #include "kernels/conformance_modules.h"
 #include "kernels/cpu/cpu.h"
 #include "kv/conformance.h"
@@ -26,7 +27,7 @@ using namespace di;
 
 constexpr const char* kUsageText =
     "usage: deepinfer-conformance KIND DIR [--vectors PATH] [--kernels fast|reference] [--threads N]\n"
-    "KIND: tokenizer, recipe, model, kv, structured\n";
+    "KIND: tokenizer, recipe, model, dspark, kv, structured\n";
 
 struct Arguments {
   std::string kind;
@@ -172,6 +173,45 @@ Totals run_model(const Arguments& arguments) {
   return totals;
 }
 
+kernels::Tensor tensor_of(std::vector<float>& values, size_t rows) {
+  const auto cols = static_cast<int64_t>(values.size() / rows);
+  return {values.data(), kernels::DType::kF32, static_cast<int64_t>(rows), cols, cols};
+}
+
+Totals run_dspark(const Arguments& arguments) {
+  ThreadPool pool(arguments.threads);
+  const kernels::cpu::StreamPtr stream = kernels::cpu::make_stream(pool);
+  const kernels::Ops& ops =
+      arguments.reference ? kernels::cpu::reference_ops() : kernels::cpu::ops(kernels::cpu::best_isa());
+  const auto flatten = [](const std::vector<std::vector<float>>& rows) {
+    std::vector<float> out;
+    for (const std::vector<float>& row : rows) out.insert(out.end(), row.begin(), row.end());
+    return out;
+  };
+  const auto confidence = [&](const engine::ConfidenceInputs& in) {
+    const size_t rows = in.hidden.size();
+    std::vector<float> h = flatten(in.hidden);
+    std::vector<float> e = flatten(in.embedding);
+    std::vector<float> out(rows);
+    ops.confidence({.h = tensor_of(h, rows),
+                    .e = tensor_of(e, rows),
+                    .w = {.data = in.weight.data(),
+                          .format = kernels::WeightFormat::kF32,
+                          .rows = 1,
+                          .cols = static_cast<int64_t>(in.weight.size())},
+                    .temperature = in.temperature,
+                    .confidence = out.data()},
+                   *stream);
+    return out;
+  };
+  Totals totals;
+  for (const engine::CaseResult& c : engine::run_dspark_cases(arguments.dir, confidence)) {
+    c.failures.empty() ? ++totals.passed : ++totals.failed;
+    for (const std::string& f : c.failures) std::printf("FAILED %s: %s\n", c.name.c_str(), f.c_str());
+  }
+  return totals;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -187,6 +227,8 @@ int main(int argc, char** argv) {
     totals = run_codec(arguments);
   } else if (arguments.kind == "kv") {
     totals = run_kv(arguments);
+  } else if (arguments.kind == "dspark") {
+    totals = run_dspark(arguments);
   } else if (arguments.kind == "structured") {
     totals = run_structured(arguments);
   } else {
