@@ -367,7 +367,7 @@ void run_handover(const Json& root, const std::string& file, Report& report) {
     const auto drafts = flatten(rows<int32_t>(c, "prev_drafts"));
     const auto remap = numbers<int32_t>(c, "remap");
     const auto seqlens_q = numbers<int32_t>(c, "seqlens_q");
-    const PreviousStep previous{accepted, sampled, drafts, integer(c, "nextn")};
+    const StepOutputs previous{accepted, sampled, drafts, integer(c, "nextn")};
     d.equal("seqlens_k", correct_lengths(numbers<int32_t>(c, "seqlens_k_before"), seqlens_q, remap, previous),
             numbers<int32_t>(member(c, "expected"), "seqlens_k"));
     d.equal("input_ids", gather_tokens(seqlens_q, remap, flatten(rows<int32_t>(c, "fresh_tokens")), previous),
@@ -381,7 +381,7 @@ void run_buckets(const Json& root, const std::string& file, Report& report) {
     Differences d;
     const int32_t max = integer(c, "max");
     const int32_t interval = integer(c, "interval", 8);
-    d.equal("sizes", graph_buckets(max, interval), numbers<int32_t>(c, "expected"));
+    d.equal("sizes", step_sizes(max, interval), numbers<int32_t>(c, "expected"));
     add(report, fmt::format("{} max {} interval {}", file, max, interval), std::move(d));
   }
 }

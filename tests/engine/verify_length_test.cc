@@ -39,7 +39,7 @@ CostCurve curve_of(const std::vector<CurvePoint>& points) {
 
 std::vector<CurvePoint> rising(int32_t max, double base, double per_row) {
   std::vector<CurvePoint> out;
-  for (const int32_t s : graph_buckets(max, 8)) out.push_back({s, base + per_row * s});
+  for (const int32_t s : step_sizes(max, 8)) out.push_back({s, base + per_row * s});
   return out;
 }
 
@@ -107,7 +107,7 @@ TEST(VerifyLength, ASequenceWithoutConfidencesIsHopelessUntilItHasDrafts) {
 }
 
 TEST(VerifyLength, RanksMeetAtTheLargestSize) {
-  const std::vector<int32_t> sizes = graph_buckets(48, 8);
+  const std::vector<int32_t> sizes = step_sizes(48, 8);
   EXPECT_EQ(agreed_rows(std::vector<int32_t>{9, 17, 3}, sizes, 8, 5), 24);
   EXPECT_EQ(agreed_rows(std::vector<int32_t>{9, 17, 3}, sizes, 3, 5), 18);  // no more than all its drafts
   EXPECT_EQ(agreed_rows(std::vector<int32_t>{9, 60}, sizes, 20, 5), 60);

@@ -19,7 +19,7 @@ double median(const std::deque<double>& values) {
 
 }  // namespace
 
-std::vector<int32_t> graph_buckets(int32_t max, int32_t interval) {
+std::vector<int32_t> step_sizes(int32_t max, int32_t interval) {
   std::vector<int32_t> sizes;
   for (int32_t s = 1; s < interval && s <= max; s *= 2) sizes.push_back(s);
   for (int32_t s = interval; s <= max; s += interval) sizes.push_back(s);

@@ -15,7 +15,7 @@
 namespace di::engine {
 
 // Sizes of captured steps (engine.md §7): 1, 2, 4, … below the interval, then every `interval` up to `max`, and `max`.
-std::vector<int32_t> graph_buckets(int32_t max, int32_t interval);
+std::vector<int32_t> step_sizes(int32_t max, int32_t interval);
 
 struct CurvePoint {
   int32_t size = 0;  // query rows of the step

@@ -5,7 +5,7 @@
 namespace di::engine {
 
 std::vector<int32_t> correct_lengths(std::span<const int32_t> seqlens_k, std::span<const int32_t> seqlens_q,
-                                     std::span<const int32_t> remap, const PreviousStep& previous) {
+                                     std::span<const int32_t> remap, const StepOutputs& previous) {
   std::vector<int32_t> out(seqlens_k.begin(), seqlens_k.end());
   for (size_t i = 0; i < out.size(); ++i) {
     out[i] += seqlens_q[i];
@@ -15,7 +15,7 @@ std::vector<int32_t> correct_lengths(std::span<const int32_t> seqlens_k, std::sp
 }
 
 std::vector<int32_t> gather_tokens(std::span<const int32_t> seqlens_q, std::span<const int32_t> remap,
-                                   std::span<const int32_t> fresh_tokens, const PreviousStep& previous) {
+                                   std::span<const int32_t> fresh_tokens, const StepOutputs& previous) {
   std::vector<int32_t> out;
   for (size_t i = 0; i < seqlens_q.size(); ++i) {
     for (int32_t k = 0; k < seqlens_q[i]; ++k) {

@@ -9,7 +9,7 @@
 namespace di::engine {
 
 // What the previous step left, per sequence of it.
-struct PreviousStep {
+struct StepOutputs {
   std::span<const int32_t> accepted;  // drafts accepted, 0..drafts
   std::span<const int32_t> sampled;   // the last token
   std::span<const int32_t> drafts;    // [sequences, n_drafts], the next round's
@@ -19,11 +19,11 @@ struct PreviousStep {
 // seqlens_k as the host planned them (before this step's rows, every draft of the previous step counted as accepted) ->
 // with this step's rows and what was really accepted.
 std::vector<int32_t> correct_lengths(std::span<const int32_t> seqlens_k, std::span<const int32_t> seqlens_q,
-                                     std::span<const int32_t> remap, const PreviousStep& previous);
+                                     std::span<const int32_t> remap, const StepOutputs& previous);
 
 // The step's token ids: of a known sequence the last token and the drafts after it, of a fresh one the host's.
 // fresh_tokens [sequences, n_drafts + 1].
 std::vector<int32_t> gather_tokens(std::span<const int32_t> seqlens_q, std::span<const int32_t> remap,
-                                   std::span<const int32_t> fresh_tokens, const PreviousStep& previous);
+                                   std::span<const int32_t> fresh_tokens, const StepOutputs& previous);
 
 }  // namespace di::engine
