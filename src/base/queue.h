@@ -1,6 +1,7 @@
 // A hand-over between threads: any number of producers, any number of consumers, closed once. Thread-safe.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -46,6 +47,13 @@ class Queue {
   bool wait() {
     std::unique_lock lock(mutex_);
     filled_.wait(lock, [&] { return !items_.empty() || closed_; });
+    return !items_.empty();
+  }
+
+  // The same for at most this long; true when there is an item.
+  bool wait_for(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex_);
+    filled_.wait_for(lock, time, [&] { return !items_.empty() || closed_; });
     return !items_.empty();
   }
 

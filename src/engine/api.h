@@ -41,6 +41,9 @@ struct SamplingParams {
   int32_t top_logprobs = 0;  // [0, 1000]
 };
 
+// Classes of traffic, most urgent first (engine.md §3.6): chat, agent, batch of server.md §4.1; `pin` counts as agent.
+enum class TrafficClass : uint8_t { kInteractive, kAgent, kBatch };
+
 struct GenerateRequest {
   std::string id;  // for logs; need not be unique
   std::string tenant;
@@ -51,9 +54,12 @@ struct GenerateRequest {
   int64_t min_tokens = 0;   // end-of-sequence and stop tokens are ruled out before
   bool ignore_eos = false;
   std::vector<int32_t> stop_token_ids;  // beside the model's own end of sequence
-  int32_t priority = 0;                 // lower first
-  int64_t queue_deadline_ns = 0;        // on the engine's clock; 0: none. Reached while waiting: the request ends
-  int64_t deadline_ns = 0;              // reached at any time: the request ends
+  // Log-probabilities of the prompt's tokens, with this many alternatives each (0 to 1000); -1: none.
+  int32_t prompt_logprobs = -1;
+  TrafficClass traffic_class = TrafficClass::kInteractive;
+  int32_t priority = 0;           // inside the class, lower first
+  int64_t queue_deadline_ns = 0;  // on the engine's clock; 0: none. Reached while waiting: the request ends
+  int64_t deadline_ns = 0;        // reached at any time: the request ends
 };
 
 enum class FinishReason : uint8_t {
@@ -89,6 +95,8 @@ struct RequestTimes {
 struct Output {
   int32_t choice = 0;
   std::vector<OutputToken> tokens;
+  // With prompt_logprobs, in the first output of choice 0: of the prompt's tokens 1, 2, … (nothing precedes token 0).
+  std::vector<OutputToken> prompt_logprobs;
   FinishReason finish = FinishReason::kNone;
   Error error;  // of kError: kDeadlineExceeded, kResourceExhausted (waited too long), kUnavailable (engine stopped),
                 // kInternal
@@ -142,6 +150,7 @@ struct EngineStats {
   double schedule_seconds = 0;
   double forward_seconds = 0;
   double sample_seconds = 0;
+  double post_seconds = 0;
   int64_t last_step_ns = 0;  // when a step ended last, or the engine was last idle
 };
 

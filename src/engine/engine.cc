@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 
 #include "base/log.h"
@@ -56,10 +57,11 @@ Engine::Engine(std::unique_ptr<Runner> runner, const EngineOptions& options, Eng
     : runner_(std::move(runner)),
       options_(options),
       info_(std::move(info)),
-      scheduler_{options.max_num_seqs, options.max_num_batched_tokens, info_.block_tokens},
+      scheduler_{options.max_num_seqs, options.max_num_batched_tokens, info_.block_tokens, runner_->info().max_drafts},
       clock_(clock),
       blocks_(runner_->info().n_blocks),
-      slots_(runner_->info().n_slots) {
+      slots_(runner_->info().n_slots),
+      worker_(*runner_, runner_->info().max_drafts, clock, options.trace) {
   publish_stats();
   thread_ = std::thread([this] { run(); });
 }
@@ -124,13 +126,15 @@ EngineStats Engine::stats() const {
 }
 
 void Engine::run() {
+  using std::chrono_literals::operator""ms;
   while (!stopping_.load()) {
-    if (sequences_.empty() && !commands_.wait()) break;
+    if (sequences_.empty() && launched_.empty() && !commands_.wait()) break;
     // One request must not take the others down: what a step throws (memory) ends the requests it was about.
     try {
       take_commands();
       end_expired();
-      if (!sequences_.empty()) step();
+      // Nothing in flight and nothing to launch: all that wait need something from outside.
+      if (!step() && !sequences_.empty()) commands_.wait_for(5ms);
     } catch (const std::exception& e) {
       DI_LOG(kError, "engine step failed: {}", e.what());
       end_all(Error{Errc::kInternal, "the engine ran into an internal error"});
@@ -138,6 +142,7 @@ void Engine::run() {
     publish_stats();
   }
   commands_.close();
+  while (worker_.in_flight() > 0) worker_.wait();
   take_commands();
   end_all(Error{Errc::kUnavailable, "the server is shutting down"});
   publish_stats();
@@ -163,12 +168,11 @@ void Engine::add_request(std::unique_ptr<Request> owned) {
     seq->id = next_sequence_++;
     seq->request = &request;
     seq->choice = choice;
-    seq->sampling = request.spec.sampling;
-    seq->sampling.seed += static_cast<uint64_t>(choice);
     seq->tokens.reserve(request.spec.prompt.size() +
                         static_cast<size_t>(std::min<int64_t>(request.spec.max_tokens, 4096)));
     seq->tokens = request.spec.prompt;
     seq->prompt_tokens = seq->length();
+    seq->spec = sequence_spec(request.spec, choice, info_);
     seq->times.arrival_ns = request.arrival_ns;
     enqueue(*seq, false);
     sequences_.emplace(seq->id, std::move(seq));

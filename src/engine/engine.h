@@ -1,6 +1,12 @@
-// The engine: one thread that owns every request, the scheduler's queues and the memory pools, and runs steps while
-// there is work. Other threads talk to it through a queue of commands. step.cc is one step; what computes the logits is
-// a Runner.
+// The engine: one thread that owns every request, the scheduler's queues and the memory pools, and launches steps while
+// there is work; a second one, the device's, computes and samples them (step_worker.h). Other threads talk to it
+// through a queue of commands. step.cc is one step; reuse.cc is where memory comes from and what is done with it
+// afterwards; what computes the logits is a Runner.
+//
+// One turn of the loop, asynchronous: schedule and launch step n while the device computes n-1, then hand out what n-1
+// gave while the device computes n. The scheduler sees the results of n-2 and, for n-1, the most it can bring. Memory
+// of a sequence that ends is free at once although a launched step may still write to it: whoever gets it writes later,
+// in a later step, and reads nothing that he has not written.
 #pragma once
 
 #include <atomic>
@@ -17,9 +23,10 @@
 #include "base/queue.h"
 #include "engine/api.h"
 #include "engine/runner.h"
-#include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "engine/step_worker.h"
+#include "engine/trace.h"
 #include "kv/block_pool.h"
 
 namespace di::engine {
@@ -30,6 +37,9 @@ struct EngineOptions {
   int32_t max_num_batched_tokens = 512;  // at least max_num_seqs
   int64_t max_queue_size = 4096;         // requests not yet scheduled
   int64_t max_queue_tokens = 0;          // their prompt tokens; 0: no bound
+  bool async_scheduling = true;          // false: a step is handed out before the next is scheduled; the same tokens
+  bool recompute_preempted = true;       // false: a sequence that loses its memory ends with kPreempted
+  Trace* trace = nullptr;                // must outlive the engine
 };
 
 class Engine final : public EngineApi {
@@ -63,13 +73,29 @@ class Engine final : public EngineApi {
   int32_t retry_after_s() const;
 
   // step.cc
-  void step();
+  // A launched step as the host remembers it, until its outputs are there.
+  struct Launched {
+    struct Rows {
+      uint64_t sequence = 0;
+      uint32_t epoch = 0;
+      int32_t begin = 0;
+      int32_t count = 0;
+      bool decode = false;
+      bool sample = false;
+    };
+    uint64_t step = 0;
+    std::vector<Rows> rows;  // in the order of StepInput::rows
+    int32_t total_rows = 0;
+  };
+  bool step();
   StepPlan schedule();
   void apply(const StepPlan& plan);
-  void build_chunks(const StepPlan& plan);
-  bool wants_logits(const ScheduledRows& rows) const;
-  void take_tokens(const StepPlan& plan, const LogitsView& logits);
-  void append_token(Sequence& seq, std::span<float> logits);
+  bool launch(const StepPlan& plan);
+  StepRows launch_rows(const ScheduledRows& rows, Launched& launched);
+  void process();
+  void process_rows(const Launched::Rows& rows, RowsOutput& output);
+  void append_tokens(Sequence& seq, RowsOutput& output);
+  void count_step(const Launched& launched, const StepOutput& output);
   void preempt(Sequence& seq);
   void release_memory(Sequence& seq);
   void enqueue(Sequence& seq, bool front);
@@ -79,6 +105,25 @@ class Engine final : public EngineApi {
   void end_request(Request& request, FinishReason reason, const Error& error = {}, int32_t choice = -1);
   void publish_stats();
   void check_invariants() const;
+
+  // reuse.cc: the life of a sequence's memory, in this order.
+  //   find_start     its turn to be admitted has come: what of it exists already? May be asked again in later steps.
+  //   take_over      it is admitted with a slot: make seq.blocks, computed, cached_tokens, window_start and
+  //                  block_write_begin what find_start promised. Copies that must precede the step go to copies_.
+  //   blocks_filled  positions [0, tokens) are stored for good (results of their step are processed): full blocks may
+  //                  be offered to others. Called when `tokens` has grown.
+  //   retain         before its blocks and slot are given back, at the end or at a preemption. A step in flight may
+  //   still
+  //                  write positions >= seq.length()-1.
+  Start find_start(Sequence& seq);
+  void take_over(Sequence& seq);
+  void blocks_filled(Sequence& seq, int32_t tokens);
+  void retain(Sequence& seq, bool finished);
+  int32_t free_blocks() const;  // allocate_block() will succeed so often
+  int32_t allocate_block();
+  // Rows of the next decode step of a running sequence: 1 + drafts to verify (all sequences at once: StepInput order).
+  void choose_verify_rows(std::span<SeqState> running);
+
   Sequence& sequence(uint64_t id) { return *sequences_.at(id); }
   const Sequence& sequence(uint64_t id) const { return *sequences_.at(id); }
 
@@ -103,14 +148,19 @@ class Engine final : public EngineApi {
   std::vector<Sequence*> running_;                                     // with a slot, in order of admission
   std::deque<Sequence*> waiting_;                                      // by priority, then arrival
   uint64_t next_sequence_ = 1;
-  Sampler sampler_;
+  uint64_t next_step_ = 1;
+  std::deque<Launched> launched_;  // not yet processed; at most two
+  struct Copies {
+    std::vector<CopyPair> blocks;
+    std::vector<CopyPair> slots;
+  };
+  Copies copies_;  // before the next step
   EngineStats counters_;
-  std::vector<model::SequenceChunk> chunks_;  // of the current step
-  std::vector<SequenceTag> tags_;
 
   mutable std::mutex stats_mutex_;  // guards stats_
   EngineStats stats_;
 
+  StepWorker worker_;   // used by the engine's thread
   std::thread thread_;  // last: everything above is there when it starts
 };
 

@@ -1,6 +1,6 @@
 // What computes logits for the engine: the model on some backend, a script, a stub of a test. The border below
-// scheduler, stop rules and sampler, so that all of these are the same for every kind of engine. Called by the engine's
-// thread only.
+// scheduler, stop rules and sampler, so that all of these are the same for every kind of engine. Called by the device's
+// thread only (step_worker.h), in the order of the steps; info() by any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,12 @@ struct RunnerInfo {
   int32_t eos_token_id = -1;
   int64_t max_positions = 0;  // positions 0 … max_positions-1 may be computed
   int32_t block_tokens = 128;
-  int32_t n_blocks = 0;  // with the null block
-  int32_t n_slots = 0;   // with the padding slot
+  int32_t n_blocks = 0;      // with the null block
+  int32_t n_slots = 0;       // with the padding slot
+  int32_t max_drafts = 0;    // most drafts a sequence may have verified in one step
+  bool mixed_steps = true;   // prompt chunks and decode rows may share a step
+  bool copies = false;       // copy() works: choices of one request can share a prompt
+  int32_t backtracking = 0;  // positions that a state slot can be taken back by
   const char* kv_dtype = "";
   const char* backend = "";
 };
@@ -27,6 +31,12 @@ struct RunnerInfo {
 struct SequenceTag {
   uint64_t sequence = 0;
   int32_t prompt_tokens = 0;
+};
+
+// A block or slot whose contents go to another one.
+struct CopyPair {
+  int32_t from = 0;
+  int32_t to = 0;
 };
 
 // [rows, vocab] fp32; `stride` floats from one row to the next.
@@ -45,6 +55,12 @@ class Runner {
   // the chunks; they live until the next call and may be written to. An error ends the requests of the step.
   virtual Result<LogitsView> forward(std::span<const model::SequenceChunk> chunks,
                                      std::span<const SequenceTag> tags) = 0;
+
+  // Copies whole blocks and state slots, in order, before the next forward(). Only with RunnerInfo::copies.
+  virtual void copy(std::span<const CopyPair> blocks, std::span<const CopyPair> slots) {
+    static_cast<void>(blocks);
+    static_cast<void>(slots);
+  }
 
   // The engine is being destroyed (called from another thread): a forward that waits for something returns soon.
   virtual void interrupt() {}

@@ -216,29 +216,42 @@ std::optional<OutputToken> Sampler::sample(std::span<const float> logits, const 
   if (!greedy) out.token = draw(counter_uniform(params.seed, position, DrawKind::kSample));
   if (!params.logprobs) return out;
 
-  const auto it = std::lower_bound(kept_.begin(), kept_.end(), out.token);
-  out.logprob = std::max(kPrunedLogprob, logprobs_[static_cast<size_t>(it - kept_.begin())]);
-  if (params.top_logprobs > 0) {
-    const size_t n = std::min(static_cast<size_t>(params.top_logprobs), logits.size());
-    order_.resize(kept_.size());
-    std::iota(order_.begin(), order_.end(), 0);
-    const size_t ranked = std::min(n, kept_.size());
-    std::partial_sort(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(ranked), order_.end(),
-                      [&](int32_t a, int32_t b) {
-                        const float la = logprobs_[static_cast<size_t>(a)];
-                        const float lb = logprobs_[static_cast<size_t>(b)];
-                        return la > lb || (la == lb && a < b);
-                      });
-    for (size_t i = 0; i < ranked; ++i) {
-      const auto k = static_cast<size_t>(order_[i]);
-      out.top.push_back({kept_[k], std::max(kPrunedLogprob, logprobs_[k])});
-    }
-    // Fewer survivors than asked for: pruned ids, lowest first, fill the list.
-    for (int32_t id = 0; out.top.size() < n; ++id) {
-      if (!std::binary_search(kept_.begin(), kept_.end(), id)) out.top.push_back({id, kPrunedLogprob});
-    }
-  }
+  describe(out, params.top_logprobs, logits.size());
   return out;
+}
+
+OutputToken Sampler::score(std::span<const float> logits, int32_t token, int32_t top) {
+  OutputToken out;
+  out.token = token;
+  if (!transform(logits, {})) kept_.clear();
+  describe(out, top, logits.size());
+  return out;
+}
+
+// Log-probability of out.token and the `top` best, from the survivors.
+void Sampler::describe(OutputToken& out, int32_t top, size_t vocab) {
+  const auto it = std::lower_bound(kept_.begin(), kept_.end(), out.token);
+  const bool kept = it != kept_.end() && *it == out.token;
+  out.logprob = kept ? std::max(kPrunedLogprob, logprobs_[static_cast<size_t>(it - kept_.begin())]) : kPrunedLogprob;
+  if (top <= 0) return;
+  const size_t n = std::min(static_cast<size_t>(top), vocab);
+  order_.resize(kept_.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  const size_t ranked = std::min(n, kept_.size());
+  std::partial_sort(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(ranked), order_.end(),
+                    [&](int32_t a, int32_t b) {
+                      const float la = logprobs_[static_cast<size_t>(a)];
+                      const float lb = logprobs_[static_cast<size_t>(b)];
+                      return la > lb || (la == lb && a < b);
+                    });
+  for (size_t i = 0; i < ranked; ++i) {
+    const auto k = static_cast<size_t>(order_[i]);
+    out.top.push_back({kept_[k], std::max(kPrunedLogprob, logprobs_[k])});
+  }
+  // Fewer survivors than asked for: pruned ids, lowest first, fill the list.
+  for (int32_t id = 0; out.top.size() < n; ++id) {
+    if (!std::binary_search(kept_.begin(), kept_.end(), id)) out.top.push_back({id, kPrunedLogprob});
+  }
 }
 
 }  // namespace di::engine

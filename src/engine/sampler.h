@@ -38,6 +38,10 @@ class Sampler {
   // logit is left or one is NaN.
   std::optional<OutputToken> sample(std::span<const float> logits, const SamplingParams& params, int64_t position);
 
+  // How probable `token` is by softmax(logits) (temperature 1, nothing pruned), with the `top` most probable ones. NaN
+  // and -inf count as pruned.
+  OutputToken score(std::span<const float> logits, int32_t token, int32_t top);
+
   // Ids that temperature, top-p, top-k and min-p leave, ascending, and their log-probabilities (of the last sample() or
   // transform() call).
   std::span<const int32_t> survivors() const { return kept_; }
@@ -50,6 +54,7 @@ class Sampler {
  private:
   void keep_ranked(std::span<const float> scaled, double top_p, int64_t top_k);
   void keep_min_p(double min_p);
+  void describe(OutputToken& out, int32_t top, size_t vocab);
 
   std::vector<float> scaled_;    // logits / temperature
   std::vector<int32_t> order_;   // scratch of the ranking

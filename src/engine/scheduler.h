@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -20,17 +21,29 @@ struct SchedulerConfig {
   int32_t max_num_seqs = 16;
   int32_t max_num_batched_tokens = 512;  // rows per step
   int32_t block_tokens = 128;
+  int32_t max_drafts = 0;  // positions beyond a decode sequence's rows that a step may write
 };
 
 // What the scheduler sees of a sequence.
 struct SeqState {
   uint64_t id = 0;
-  int32_t length = 0;    // tokens, prompt and output
-  int32_t computed = 0;  // tokens whose KV is stored; < length
+  int32_t length = 0;    // tokens, prompt and output; the most there can be when steps in flight are done
+  int32_t computed = 0;  // tokens whose KV is stored or in flight; < length
   int32_t output_tokens = 0;
-  int32_t blocks = 0;    // in its table
-  int32_t priority = 0;  // lower first
+  int32_t blocks = 0;       // in its table
+  int32_t priority = 0;     // lower first
+  int32_t decode_rows = 1;  // rows of a decode step: the last token and the drafts to verify
+  bool ending = false;      // the token in flight is its last: no more rows, its memory comes back soon
 };
+
+// Where a waiting sequence would begin, looked up when its turn comes.
+struct Start {
+  int32_t computed = 0;     // first position to compute; what lies before is taken over
+  int32_t blocks = 0;       // taken over, need no allocation
+  int32_t idle_blocks = 0;  // of these, counted in PoolState::free_blocks because nobody else has them
+  bool ready = true;        // false: something it needs is on its way; it is passed over
+};
+using StartLookup = std::function<Start(uint64_t id)>;
 
 struct PoolState {
   int32_t free_blocks = 0;
@@ -43,6 +56,7 @@ struct ScheduledRows {
   int32_t count = 0;
   int32_t new_blocks = 0;  // to append to its table before the step
   bool admit = false;      // comes from `waiting`: give it a state slot
+  bool decode = false;     // its last token (and drafts)
   bool sample = false;     // its last row gets logits
 };
 
@@ -54,9 +68,9 @@ struct StepPlan {
 };
 
 // `running`: sequences with a state slot, in order of admission. `waiting`: without, in the order they are to be
-// admitted.
+// admitted. `start` is called for waiting sequences only, at most once each; none: all begin at 0.
 StepPlan plan_step(const SchedulerConfig& config, PoolState pool, std::span<const SeqState> running,
-                   std::span<const SeqState> waiting);
+                   std::span<const SeqState> waiting, const StartLookup& start = {});
 
 // Blocks for `tokens` tokens.
 int32_t blocks_for(int64_t tokens, int32_t block_tokens);

@@ -13,11 +13,6 @@ std::unexpected<Rejection> reject(RejectReason reason, fmt::format_string<Args..
       Rejection{reason, Error{Errc::kInvalidRequest, fmt::format(format, std::forward<Args>(args)...)}, 0});
 }
 
-bool is_stop(const GenerateRequest& request, int32_t eos_token_id, int32_t token) {
-  return token == eos_token_id ||
-         std::find(request.stop_token_ids.begin(), request.stop_token_ids.end(), token) != request.stop_token_ids.end();
-}
-
 }  // namespace
 
 std::string_view to_string(FinishReason reason) {
@@ -38,18 +33,37 @@ std::string_view to_string(FinishReason reason) {
   return "error";
 }
 
-FinishReason check_stop(const GenerateRequest& request, int32_t eos_token_id, int64_t max_model_len, int32_t token,
-                        int64_t prompt_tokens, int64_t output_tokens_with_it) {
-  if (!request.ignore_eos && is_stop(request, eos_token_id, token)) return FinishReason::kStop;
-  if (prompt_tokens + output_tokens_with_it > max_model_len) return FinishReason::kLength;
-  if (output_tokens_with_it >= request.max_tokens) return FinishReason::kLength;
+bool StopRules::is_stop(int32_t token) const {
+  return token == eos_token_id ||
+         std::find(stop_token_ids.begin(), stop_token_ids.end(), token) != stop_token_ids.end();
+}
+
+SequenceSpecRef sequence_spec(const GenerateRequest& request, int32_t choice, const EngineInfo& info) {
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->sampling = request.sampling;
+  spec->sampling.seed += static_cast<uint64_t>(choice);
+  spec->stop.eos_token_id = info.eos_token_id;
+  spec->stop.ignore_eos = request.ignore_eos;
+  spec->stop.stop_token_ids = request.stop_token_ids;
+  spec->stop.min_tokens = request.min_tokens;
+  spec->stop.max_tokens = request.max_tokens;
+  spec->stop.max_model_len = info.max_model_len;
+  spec->prompt_tokens = static_cast<int32_t>(request.prompt.size());
+  spec->prompt_logprobs = choice == 0 ? request.prompt_logprobs : -1;
+  return spec;
+}
+
+FinishReason check_stop(const StopRules& rules, int32_t token, int64_t prompt_tokens, int64_t output_tokens_with_it) {
+  if (!rules.ignore_eos && rules.is_stop(token)) return FinishReason::kStop;
+  if (prompt_tokens + output_tokens_with_it > rules.max_model_len) return FinishReason::kLength;
+  if (output_tokens_with_it >= rules.max_tokens) return FinishReason::kLength;
   return FinishReason::kNone;
 }
 
-std::vector<int32_t> ruled_out_tokens(const GenerateRequest& request, int32_t eos_token_id, int64_t output_tokens) {
-  if (output_tokens >= request.min_tokens) return {};
-  std::vector<int32_t> out = request.stop_token_ids;
-  if (eos_token_id >= 0) out.push_back(eos_token_id);
+std::vector<int32_t> ruled_out_tokens(const StopRules& rules, int64_t output_tokens) {
+  if (output_tokens >= rules.min_tokens) return {};
+  std::vector<int32_t> out = rules.stop_token_ids;
+  if (rules.eos_token_id >= 0) out.push_back(rules.eos_token_id);
   return out;
 }
 
@@ -77,6 +91,9 @@ std::expected<void, Rejection> check_request(const GenerateRequest& request, con
   if (request.min_tokens < 0 || request.min_tokens > request.max_tokens) {
     return reject(RejectReason::kInvalid, "min_tokens is {}, expected 0 to max_tokens = {}", request.min_tokens,
                   request.max_tokens);
+  }
+  if (request.prompt_logprobs < -1 || request.prompt_logprobs > 1000) {
+    return reject(RejectReason::kInvalid, "prompt_logprobs is {}, expected -1 to 1000", request.prompt_logprobs);
   }
   if (request.n < 1) return reject(RejectReason::kInvalid, "n is {}, expected at least 1", request.n);
   for (const int32_t token : request.stop_token_ids) {

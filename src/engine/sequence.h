@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -9,6 +10,27 @@
 #include "engine/scheduler.h"
 
 namespace di::engine {
+
+// What decides about a sampled token; the same on the host and on the device.
+struct StopRules {
+  int32_t eos_token_id = -1;
+  bool ignore_eos = false;
+  std::vector<int32_t> stop_token_ids;
+  int64_t min_tokens = 0;
+  int64_t max_tokens = 0;
+  int64_t max_model_len = 0;
+
+  bool is_stop(int32_t token) const;
+};
+
+// What never changes about a choice. Shared with the device's thread.
+struct SequenceSpec {
+  SamplingParams sampling;  // with this choice's seed
+  StopRules stop;
+  int32_t prompt_tokens = 0;
+  int32_t prompt_logprobs = -1;  // alternatives per position; -1: off
+};
+using SequenceSpecRef = std::shared_ptr<const SequenceSpec>;
 
 struct Request {
   RequestId id;
@@ -19,33 +41,68 @@ struct Request {
   bool queued = true;      // counted in the queue bound: no choice has been scheduled yet
 };
 
-// One choice. Waiting: no slot, no blocks, computed 0. Running: a slot and the blocks of [0, computed).
+// One choice.
+//   Waiting: no slot, no blocks, nothing computed, nothing in flight that counts (epoch tells older steps apart).
+//   Running: a slot and the blocks of [0, computed), where computed includes what launched steps will have computed.
+// Between launch and processing of a step that samples, `pending` tokens are on the device only; lengths that the
+// scheduler sees take the most that may come, ends take the fewest.
 struct Sequence {
   uint64_t id = 0;
   Request* request = nullptr;
   int32_t choice = 0;
-  SamplingParams sampling;      // with this choice's seed
-  std::vector<int32_t> tokens;  // prompt, then output
+  SequenceSpecRef spec;
+  std::vector<int32_t> tokens;  // prompt, then output, as far as handed out
   int32_t prompt_tokens = 0;
-  int32_t computed = 0;  // tokens whose KV is stored
+
+  int32_t computed = 0;       // positions whose KV is stored or in flight; with drafts in flight an upper bound
+  int32_t pending = 0;        // most tokens that steps in flight may add
+  int32_t steps_pending = 0;  // steps in flight that sample: at least one token each
+  int32_t in_flight = 0;      // steps in flight that it is in
+  int32_t last_index = -1;    // its place in the last of these
+  uint32_t epoch = 0;         // counts admissions: output of steps of an earlier one is discarded
   std::vector<int32_t> blocks;
   int32_t slot = -1;
+  bool fresh = true;        // admitted, not yet launched: the lane has to be filled
+  int32_t sent_blocks = 0;  // of `blocks`, known to the lane
+
+  // Where its computation starts (Engine::find_start): a cached prefix, a fork of another choice.
+  int32_t cached_tokens = 0;      // of the prompt, not computed
+  int32_t window_start = 0;       // sliding-window entries below were never computed
+  int32_t block_write_begin = 0;  // Block KV below is there already and is shared
+  int32_t filled_blocks = 0;      // leading blocks reported by Engine::blocks_filled()
+
   int32_t preemptions = 0;
   RequestTimes times;
+  std::vector<OutputToken> prompt_logprobs;  // collected until the first output
 
   int32_t length() const { return static_cast<int32_t>(tokens.size()); }
   int32_t output_tokens() const { return length() - prompt_tokens; }
+  // What is in flight will end it for sure: by max_tokens, by the context, or because only the prompt is wanted.
+  bool ending() const {
+    if (spec->stop.max_tokens == 0) return computed >= length();
+    return steps_pending > 0 && (output_tokens() + steps_pending >= spec->stop.max_tokens ||
+                                 length() + steps_pending > spec->stop.max_model_len);
+  }
   SeqState state() const {
-    return {id, length(), computed, output_tokens(), static_cast<int32_t>(blocks.size()), request->spec.priority};
+    SeqState out;
+    out.id = id;
+    out.length = length() + pending;
+    out.computed = computed;
+    out.output_tokens = output_tokens() + pending;
+    out.blocks = static_cast<int32_t>(blocks.size());
+    out.priority = request->spec.priority;
+    out.ending = ending();
+    return out;
   }
 };
 
+SequenceSpecRef sequence_spec(const GenerateRequest& request, int32_t choice, const EngineInfo& info);
+
 // What happens to a freshly sampled token. kStop: the token is dropped. kLength: it is the last one.
-FinishReason check_stop(const GenerateRequest& request, int32_t eos_token_id, int64_t max_model_len, int32_t token,
-                        int64_t prompt_tokens, int64_t output_tokens_with_it);
+FinishReason check_stop(const StopRules& rules, int32_t token, int64_t prompt_tokens, int64_t output_tokens_with_it);
 
 // End of sequence and stop tokens while fewer than min_tokens were put out, else nothing.
-std::vector<int32_t> ruled_out_tokens(const GenerateRequest& request, int32_t eos_token_id, int64_t output_tokens);
+std::vector<int32_t> ruled_out_tokens(const StopRules& rules, int64_t output_tokens);
 
 // Admission checks of engine.md §2.2 that need no state. The error names what is wrong and the limit.
 std::expected<void, Rejection> check_request(const GenerateRequest& request, const EngineInfo& info);

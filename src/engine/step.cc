@@ -1,53 +1,66 @@
-// One step of the engine: choose rows, give them memory, compute, sample, hand the tokens out. Read Engine::step()
-// first.
+// One step of the engine: choose rows, give them memory, launch them, and hand out what the step before gave. Read
+// Engine::step() first.
 #include <algorithm>
-#include <climits>
+#include <iterator>
+#include <utility>
 
 #include "base/log.h"
 #include "engine/engine.h"
 
 namespace di::engine {
+namespace {
 
-void Engine::step() {
-  const int64_t started = clock_.now_ns();
-  const StepPlan plan = schedule();
-  apply(plan);
-  build_chunks(plan);
-  if (chunks_.empty()) return;
-
-  const int64_t scheduled = clock_.now_ns();
-  const Result<LogitsView> logits = runner_->forward(chunks_, tags_);
-  const int64_t computed = clock_.now_ns();
-  if (!logits) {
-    DI_LOG(kError, "forward pass failed: {}", logits.error().message);
-    for (const ScheduledRows& rows : plan.rows) {
-      if (sequences_.contains(rows.id)) finish(sequence(rows.id), {}, FinishReason::kError, logits.error());
-    }
-    return;
+// Adds a span to the trace when it goes out of scope.
+class Span {
+ public:
+  Span(Trace* trace, const Clock& clock, const char* name, uint64_t step)
+      : trace_(trace), clock_(clock), span_{name, TraceThread::kEngine, clock.now_ns(), 0, step, 0, 0} {}
+  ~Span() {
+    if (trace_ == nullptr) return;
+    span_.end_ns = clock_.now_ns();
+    trace_->add(span_);
   }
-  take_tokens(plan, *logits);
-  const int64_t sampled = clock_.now_ns();
+  Span(const Span&) = delete;
+  Span& operator=(const Span&) = delete;
+  int64_t begin_ns() const { return span_.begin_ns; }
 
-  ++counters_.steps;
-  const auto bucket = std::lower_bound(kIterationTokenBounds.begin(), kIterationTokenBounds.end(), plan.total_rows);
-  ++counters_.iteration_tokens[static_cast<size_t>(bucket - kIterationTokenBounds.begin())];
-  counters_.iteration_tokens_sum += plan.total_rows;
-  counters_.schedule_seconds += static_cast<double>(scheduled - started) * 1e-9;
-  counters_.forward_seconds += static_cast<double>(computed - scheduled) * 1e-9;
-  counters_.sample_seconds += static_cast<double>(sampled - computed) * 1e-9;
+ private:
+  Trace* trace_;
+  const Clock& clock_;
+  TraceSpan span_;
+};
+
+}  // namespace
+
+// False when there was nothing to do.
+bool Engine::step() {
+  bool launched = false;
+  if (!sequences_.empty()) {
+    const Span span(options_.trace, clock_, "schedule", next_step_);
+    const StepPlan plan = schedule();
+    apply(plan);
+    launched = launch(plan);
+    counters_.schedule_seconds += static_cast<double>(clock_.now_ns() - span.begin_ns()) * 1e-9;
+  }
+  const size_t keep = launched && options_.async_scheduling ? 1 : 0;
+  const bool worked = launched || !launched_.empty();
+  while (launched_.size() > keep) process();
 #ifdef DI_DEBUG_CHECKS
   check_invariants();
 #endif
+  return worked;
 }
 
 StepPlan Engine::schedule() {
   std::vector<SeqState> running;
   running.reserve(running_.size());
   for (const Sequence* seq : running_) running.push_back(seq->state());
+  choose_verify_rows(running);
   std::vector<SeqState> waiting;
   const size_t candidates = std::min(waiting_.size(), static_cast<size_t>(options_.max_num_seqs));
   for (size_t i = 0; i < candidates; ++i) waiting.push_back(waiting_[i]->state());
-  return plan_step(scheduler_, {blocks_.free_count(), slots_.free_count()}, running, waiting);
+  return plan_step(scheduler_, {free_blocks(), slots_.free_count()}, running, waiting,
+                   [this](uint64_t id) { return find_start(sequence(id)); });
 }
 
 void Engine::apply(const StepPlan& plan) {
@@ -60,57 +73,111 @@ void Engine::apply(const StepPlan& plan) {
       std::erase(waiting_, &seq);
       running_.push_back(&seq);
       seq.slot = slots_.allocate();
+      seq.fresh = true;
+      seq.sent_blocks = 0;
+      take_over(seq);
       mark_scheduled(seq, now);
     }
-    for (int32_t i = 0; i < rows.new_blocks; ++i) seq.blocks.push_back(blocks_.allocate());
+    for (int32_t i = 0; i < rows.new_blocks; ++i) seq.blocks.push_back(allocate_block());
   }
 }
 
-bool Engine::wants_logits(const ScheduledRows& rows) const {
-  return rows.sample && sequence(rows.id).request->spec.max_tokens > 0;
+// Both halves go down without looking at the device in between; it knows the tokens of running sequences.
+bool Engine::launch(const StepPlan& plan) {
+  if (plan.rows.empty()) return false;
+  Launched launched;
+  launched.step = next_step_;
+  StepInput input;
+  input.step = next_step_;
+  input.total_rows = launched.total_rows = plan.total_rows;
+  input.block_copies = std::exchange(copies_.blocks, {});
+  input.slot_copies = std::exchange(copies_.slots, {});
+  input.rows.reserve(plan.rows.size());
+  launched.rows.reserve(plan.rows.size());
+  for (const ScheduledRows& rows : plan.rows) input.rows.push_back(launch_rows(rows, launched));
+  worker_.launch_forward(std::move(input));
+  worker_.launch_sample({next_step_});
+  launched_.push_back(std::move(launched));
+  ++next_step_;
+  return true;
 }
 
-void Engine::build_chunks(const StepPlan& plan) {
-  chunks_.clear();
-  tags_.clear();
-  for (const ScheduledRows& rows : plan.rows) {
-    const Sequence& seq = sequence(rows.id);
-    model::SequenceChunk chunk;
-    chunk.tokens = seq.tokens;
-    chunk.begin = rows.begin;
-    chunk.count = rows.count;
-    chunk.state_slot = seq.slot;
-    chunk.block_table = seq.blocks;
-    chunk.logits_begin = wants_logits(rows) ? rows.begin + rows.count - 1 : INT_MAX;
-    chunks_.push_back(chunk);
-    tags_.push_back({seq.id, seq.prompt_tokens});
+StepRows Engine::launch_rows(const ScheduledRows& rows, Launched& launched) {
+  Sequence& seq = sequence(rows.id);
+  StepRows out;
+  out.sequence = seq.id;
+  out.slot = seq.slot;
+  out.begin = rows.begin;
+  out.count = rows.count;
+  out.decode = rows.decode;
+  out.sample = rows.sample && seq.spec->stop.max_tokens > 0;
+  out.window_start = seq.window_start;
+  out.block_write_begin = seq.block_write_begin;
+  out.prompt_logprobs = seq.spec->prompt_logprobs >= 0 && !rows.decode && seq.output_tokens() == 0;
+  if (seq.pending > 0) out.remap = seq.last_index;
+  if (seq.fresh) {
+    out.admitted = seq.spec;
+    out.tokens = seq.tokens;
+    seq.fresh = false;
   }
+  out.new_blocks.assign(seq.blocks.begin() + seq.sent_blocks, seq.blocks.end());
+  seq.sent_blocks = static_cast<int32_t>(seq.blocks.size());
+  seq.last_index = static_cast<int32_t>(launched.rows.size());
+
+  const int32_t drafts = scheduler_.max_drafts;
+  seq.computed = rows.decode ? rows.begin + 1 + drafts : rows.begin + rows.count + (out.sample ? drafts : 0);
+  if (out.sample) {
+    seq.pending += 1 + drafts;
+    ++seq.steps_pending;
+  }
+  seq.in_flight += 1;
+  launched.rows.push_back({seq.id, seq.epoch, rows.begin, rows.count, rows.decode, out.sample});
+  return out;
 }
 
-void Engine::take_tokens(const StepPlan& plan, const LogitsView& logits) {
-  float* row = logits.data;
-  for (const ScheduledRows& rows : plan.rows) {
-    Sequence& seq = sequence(rows.id);
-    const bool sample = wants_logits(rows);
-    const int32_t prompt_rows =
-        std::min(rows.begin + rows.count, seq.prompt_tokens) - std::min(rows.begin, seq.prompt_tokens);
-    counters_.prompt_tokens += static_cast<uint64_t>(prompt_rows);
-    seq.computed = rows.begin + rows.count;
-    if (sample) {
-      append_token(seq, {row, static_cast<size_t>(info_.vocab_size)});
-      row += logits.stride;
-    } else if (rows.sample) {
-      finish(seq, {}, FinishReason::kLength);  // max_tokens 0: only the prompt was wanted
+// Waits for the oldest step in flight and hands out what it gave.
+void Engine::process() {
+  const Launched launched = std::move(launched_.front());
+  launched_.pop_front();
+  StepOutput output;
+  {
+    const Span span(options_.trace, clock_, "wait", launched.step);
+    output = worker_.wait();
+  }
+  const Span span(options_.trace, clock_, "post", launched.step);
+  count_step(launched, output);
+  if (!output.status) DI_LOG(kError, "forward pass failed: {}", output.status.error().message);
+  for (size_t i = 0; i < launched.rows.size(); ++i) {
+    const Launched::Rows& rows = launched.rows[i];
+    const auto it = sequences_.find(rows.sequence);
+    // Ended or preempted since: this output is void.
+    if (it == sequences_.end() || it->second->epoch != rows.epoch) continue;
+    if (output.status) {
+      process_rows(rows, output.sequences[i]);
+    } else {
+      finish(*it->second, {}, FinishReason::kError, output.status.error());
     }
   }
+  counters_.post_seconds += static_cast<double>(clock_.now_ns() - span.begin_ns()) * 1e-9;
 }
 
-void Engine::append_token(Sequence& seq, std::span<float> logits) {
-  const GenerateRequest& spec = seq.request->spec;
-  apply_processors(logits, seq.sampling, seq.tokens, seq.prompt_tokens,
-                   ruled_out_tokens(spec, info_.eos_token_id, seq.output_tokens()));
-  std::optional<OutputToken> token = sampler_.sample(logits, seq.sampling, seq.length());
-  if (!token) {
+void Engine::process_rows(const Launched::Rows& rows, RowsOutput& output) {
+  Sequence& seq = sequence(rows.sequence);
+  --seq.in_flight;
+  std::move(output.prompt.begin(), output.prompt.end(), std::back_inserter(seq.prompt_logprobs));
+  if (!rows.decode) {
+    const int32_t end = rows.begin + rows.count;
+    counters_.prompt_tokens +=
+        static_cast<uint64_t>(std::min(end, seq.prompt_tokens) - std::min(rows.begin, seq.prompt_tokens));
+    blocks_filled(seq, end);
+    if (!rows.sample) {
+      if (end >= seq.length()) finish(seq, {}, FinishReason::kLength);  // max_tokens 0: only the prompt was wanted
+      return;
+    }
+  }
+  seq.pending -= 1 + scheduler_.max_drafts;
+  --seq.steps_pending;
+  if (output.failed || output.tokens.empty()) {
     ++counters_.corrupted;
     finish(seq, {}, FinishReason::kError,
            Error{Errc::kInternal,
@@ -118,15 +185,25 @@ void Engine::append_token(Sequence& seq, std::span<float> logits) {
                              seq.length() - 1)});
     return;
   }
+  append_tokens(seq, output);
+}
+
+// Drafts that were accepted and the sampled token, up to the first that ends the sequence.
+void Engine::append_tokens(Sequence& seq, RowsOutput& output) {
   if (seq.times.first_token_ns == 0) seq.times.first_token_ns = clock_.now_ns();
-  const FinishReason reason = check_stop(spec, info_.eos_token_id, info_.max_model_len, token->token, seq.prompt_tokens,
-                                         seq.output_tokens() + 1);
   std::vector<OutputToken> tokens;
-  if (reason != FinishReason::kStop) {
-    seq.tokens.push_back(token->token);
-    ++counters_.generated_tokens;
-    tokens.push_back(std::move(*token));
+  FinishReason reason = FinishReason::kNone;
+  for (OutputToken& token : output.tokens) {
+    reason = check_stop(seq.spec->stop, token.token, seq.prompt_tokens, seq.output_tokens() + 1);
+    if (reason != FinishReason::kStop) {
+      seq.tokens.push_back(token.token);
+      ++counters_.generated_tokens;
+      tokens.push_back(std::move(token));
+    }
+    if (reason != FinishReason::kNone) break;
   }
+  seq.computed = seq.length() - 1 + seq.pending;
+  blocks_filled(seq, seq.length() - 1);
   if (reason == FinishReason::kNone) {
     emit(seq, std::move(tokens), reason);
   } else {
@@ -134,12 +211,26 @@ void Engine::append_token(Sequence& seq, std::span<float> logits) {
   }
 }
 
+void Engine::count_step(const Launched& launched, const StepOutput& output) {
+  ++counters_.steps;
+  const auto bucket = std::lower_bound(kIterationTokenBounds.begin(), kIterationTokenBounds.end(), launched.total_rows);
+  ++counters_.iteration_tokens[static_cast<size_t>(bucket - kIterationTokenBounds.begin())];
+  counters_.iteration_tokens_sum += launched.total_rows;
+  counters_.forward_seconds += static_cast<double>(output.forward_ns) * 1e-9;
+  counters_.sample_seconds += static_cast<double>(output.sample_ns) * 1e-9;
+}
+
 void Engine::preempt(Sequence& seq) {
+  ++seq.preemptions;
+  ++counters_.preemptions;
+  if (!options_.recompute_preempted) {
+    finish(seq, {}, FinishReason::kPreempted);
+    return;
+  }
+  retain(seq, false);
   release_memory(seq);
   std::erase(running_, &seq);
   enqueue(seq, true);
-  ++seq.preemptions;
-  ++counters_.preemptions;
 }
 
 void Engine::release_memory(Sequence& seq) {
@@ -147,7 +238,10 @@ void Engine::release_memory(Sequence& seq) {
   seq.blocks.clear();
   if (seq.slot >= 0) slots_.release(seq.slot);
   seq.slot = -1;
-  seq.computed = 0;
+  seq.computed = seq.pending = seq.steps_pending = seq.in_flight = 0;
+  seq.filled_blocks = 0;
+  ++seq.epoch;
+  if (seq.output_tokens() == 0) seq.prompt_logprobs.clear();  // computed again
 }
 
 void Engine::enqueue(Sequence& seq, bool front) {
@@ -174,7 +268,9 @@ void Engine::emit(Sequence& seq, std::vector<OutputToken> tokens, FinishReason r
   out.finish = reason;
   out.error = std::move(error);
   out.prompt_tokens = seq.prompt_tokens;
+  out.cached_tokens = seq.cached_tokens;
   out.output_tokens = seq.output_tokens();
+  out.prompt_logprobs = std::exchange(seq.prompt_logprobs, {});
   out.preemptions = seq.preemptions;
   out.times = seq.times;
   seq.request->sink(std::move(out));
@@ -183,6 +279,7 @@ void Engine::emit(Sequence& seq, std::vector<OutputToken> tokens, FinishReason r
 // Ends a choice; the last one of a request takes the request with it.
 void Engine::finish(Sequence& seq, std::vector<OutputToken> tokens, FinishReason reason, Error error) {
   seq.times.finished_ns = clock_.now_ns();
+  if (seq.slot >= 0) retain(seq, true);
   release_memory(seq);
   std::erase(running_, &seq);
   std::erase(waiting_, &seq);
@@ -201,19 +298,27 @@ void Engine::finish(Sequence& seq, std::vector<OutputToken> tokens, FinishReason
 void Engine::check_invariants() const {
   blocks_.check();
   slots_.check();
-  int32_t blocks = 0;
+  std::vector<int32_t> owners(static_cast<size_t>(blocks_.capacity()) + 1, 0);
+  std::vector<uint8_t> slot_taken(static_cast<size_t>(slots_.capacity()) + 1, 0);
   for (const Sequence* seq : running_) {
-    DI_CHECK(seq->slot > 0, "running sequence {} has no slot", seq->id);
-    DI_CHECK(seq->computed < seq->length(), "sequence {} has {} of {} tokens computed", seq->id, seq->computed,
-             seq->length());
-    DI_CHECK(static_cast<int64_t>(seq->blocks.size()) * info_.block_tokens >= seq->computed, "sequence {} lacks blocks",
-             seq->id);
-    blocks += static_cast<int32_t>(seq->blocks.size());
+    DI_CHECK(seq->slot > 0 && slot_taken[static_cast<size_t>(seq->slot)]++ == 0, "sequence {} has slot {}", seq->id,
+             seq->slot);
+    DI_CHECK(seq->computed < seq->length() + seq->pending || seq->ending(),
+             "sequence {} has {} of {}+{} tokens computed", seq->id, seq->computed, seq->length(), seq->pending);
+    DI_CHECK(static_cast<int64_t>(seq->blocks.size()) * info_.block_tokens >= std::min(seq->computed, seq->length()),
+             "sequence {} lacks blocks", seq->id);
+    DI_CHECK(seq->steps_pending <= seq->in_flight && seq->in_flight <= static_cast<int32_t>(launched_.size()),
+             "sequence {} is in {} steps, {} are in flight", seq->id, seq->in_flight, launched_.size());
+    for (const int32_t block : seq->blocks) ++owners[static_cast<size_t>(block)];
   }
   for (const Sequence* seq : waiting_) {
-    DI_CHECK(seq->slot < 0 && seq->blocks.empty() && seq->computed == 0, "waiting sequence {} holds memory", seq->id);
+    DI_CHECK(seq->slot < 0 && seq->blocks.empty() && seq->computed == 0 && seq->in_flight == 0,
+             "waiting sequence {} holds memory", seq->id);
   }
-  DI_CHECK(blocks == blocks_.used_count(), "{} blocks are in tables, {} are in use", blocks, blocks_.used_count());
+  for (int32_t id = 1; id <= blocks_.capacity(); ++id) {
+    DI_CHECK(owners[static_cast<size_t>(id)] <= blocks_.owners(id), "block {} is in {} tables and has {} owners", id,
+             owners[static_cast<size_t>(id)], blocks_.owners(id));
+  }
   DI_CHECK(static_cast<int32_t>(running_.size()) == slots_.used_count(), "{} sequences run, {} slots are in use",
            running_.size(), slots_.used_count());
   DI_CHECK(running_.size() + waiting_.size() == sequences_.size(), "{} sequences are not in a queue",

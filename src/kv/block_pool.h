@@ -19,6 +19,8 @@ class BlockPool {
   int32_t used_count() const { return capacity() - free_count(); }
   int32_t capacity() const { return static_cast<int32_t>(owners_.size()) - 1; }
 
+  int32_t owners(int32_t id) const { return owners_[static_cast<size_t>(id)]; }
+
   // There must be a free id (checked). The caller owns it once.
   int32_t allocate();
   // One more owner of an id in use.

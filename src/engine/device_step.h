@@ -1,0 +1,126 @@
+// The device side of a step (engine.md §4): what the host sends down, the state that stays there between steps, and
+// what comes back. A DeviceStep lives on the device's thread (step_worker.h) and is the only one that calls the Runner.
+// The host sends no token ids of a running sequence: a lane knows its tokens, and what step n-1 sampled feeds step n
+// here.
+//
+// Lanes. Each state slot has a lane: the tokens, the block table and the sampling parameters of the sequence that has
+// the slot. The host fills it when it admits a sequence and sends only new blocks afterwards. Slots may change hands
+// while older steps are queued: everything happens in the order of the launches.
+//
+// Speculation. A decode sequence may have 1 + d rows: the last token and d drafts of the lane (HandoverRows). The exact
+// first position is known here only; the host's is an upper bound that takes all drafts in flight for accepted.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "engine/handover.h"
+#include "engine/runner.h"
+#include "engine/sampler.h"
+#include "engine/sequence.h"
+#include "engine/trace.h"
+#include "model/batch.h"
+
+namespace di::engine {
+
+// One sequence's share of a step.
+struct StepRows {
+  uint64_t sequence = 0;
+  uint32_t epoch = 0;               // Sequence::epoch at launch
+  int32_t slot = 0;                 // its lane
+  int32_t begin = 0;                // first position; decode with drafts in flight: upper bound
+  int32_t count = 0;                // rows
+  bool decode = false;              // last token (and drafts); else positions that the lane knows: a prompt chunk
+  bool sample = false;              // a token follows the last row
+  int32_t remap = -1;               // its index in the step launched before, -1: not in it
+  int32_t window_start = 0;         // as in model::SequenceChunk
+  int32_t block_write_begin = 0;    // as in model::SequenceChunk
+  bool prompt_logprobs = false;     // of the chunk's positions
+  SequenceSpecRef admitted;         // set when the sequence gets its slot: refills the lane …
+  std::vector<int32_t> tokens;      // … with its prompt and output so far
+  std::vector<int32_t> new_blocks;  // appended to the lane's table (after a refill: the whole table)
+};
+
+struct StepInput {
+  uint64_t step = 0;
+  std::vector<StepRows> rows;
+  std::vector<CopyPair> block_copies;  // before the forward pass
+  std::vector<CopyPair> slot_copies;
+  int32_t total_rows = 0;
+};
+
+// What sampling needs of the host beside the lanes.
+struct SampleInput {
+  uint64_t step = 0;
+};
+
+struct RowsOutput {
+  std::vector<OutputToken> tokens;  // accepted drafts, then the sampled token; none when nothing was to be sampled
+  std::vector<OutputToken> prompt;  // prompt_logprobs: of the positions after each row of the chunk
+  int32_t verified = 0;             // drafts looked at
+  int32_t accepted = 0;             // of these
+  bool failed = false;              // no finite logit was left
+};
+
+struct StepOutput {
+  Result<void> status;                // of the forward pass
+  std::vector<RowsOutput> sequences;  // in the order of StepInput::rows; empty when the forward pass failed
+  int64_t forward_ns = 0;
+  int64_t sample_ns = 0;
+  int64_t idle_ns = 0;  // between the end of the forward pass before and the beginning of this one
+};
+
+// The device's knowledge of a sequence.
+struct Lane {
+  SequenceSpecRef spec;
+  std::vector<int32_t> tokens;  // prompt and output, the last sampled token included
+  std::vector<int32_t> block_table;
+  bool stopped = false;  // its stop token was sampled: what is still in flight for it is discarded
+};
+
+class DeviceStep {
+ public:
+  // max_drafts: most drafts a sequence may verify in one step.
+  DeviceStep(Runner& runner, int32_t max_drafts);
+
+  Result<void> forward(const StepInput& input);
+  // After the forward() of the same step; in the order of its rows.
+  std::vector<RowsOutput> sample(const StepInput& input, const SampleInput& sample);
+
+  // The step failed: its sequences end, but what is launched already goes on with any token.
+  void abandon(const StepInput& input);
+
+  int32_t device_fed() const { return device_fed_; }  // sequences of the last forward() with a remap
+
+ private:
+  void fill_lanes(const StepInput& input);
+  void clear_outputs(size_t groups);
+  void hand_over_rows(const StepInput& input);
+  void build_chunks(const StepInput& input);
+  RowsOutput sample_rows(const StepRows& rows, Lane& lane, const float*& logits);
+  void read_prompt_logprobs(const StepRows& rows, const Lane& lane, const float*& logits, RowsOutput& out);
+
+  Runner& runner_;
+  int32_t max_drafts_;
+  Sampler sampler_;
+  std::vector<Lane> lanes_;  // [slots]
+  // Of the step being computed.
+  Handover handover_;
+  std::vector<int32_t> first_position_;  // [rows groups], exact
+  std::vector<model::SequenceChunk> chunks_;
+  std::vector<SequenceTag> tags_;
+  LogitsView logits_;
+  int32_t device_fed_ = 0;
+  std::vector<float> row_;  // a row of logits that the processors may change
+  // Outputs of the last step, by its row groups: what the next one is fed with.
+  std::vector<int32_t> accepted_;
+  std::vector<int32_t> sampled_;
+  std::vector<int32_t> drafts_;  // [groups, max_drafts]
+};
+
+}  // namespace di::engine

@@ -1,0 +1,132 @@
+#include "engine/step_worker.h"
+
+#include <pthread.h>
+
+#include <exception>
+#include <utility>
+
+namespace di::engine {
+
+StepWorker::StepWorker(Runner& runner, int32_t max_drafts, const Clock& clock, Trace* trace)
+    : clock_(clock), trace_(trace), device_(runner, max_drafts), thread_([this] {
+        pthread_setname_np(pthread_self(), "di-device");
+        run();
+      }) {}
+
+StepWorker::~StepWorker() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void StepWorker::launch_forward(StepInput input) {
+  DI_CHECK(launching_ == nullptr, "step {} is launched while step {} has no sampling yet", input.step,
+           launching_->input.step);
+  auto job = std::make_unique<Job>();
+  job->input = std::move(input);
+  launching_ = job.get();
+  ++in_flight_;
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  changed_.notify_all();
+}
+
+void StepWorker::launch_sample(SampleInput sample) {
+  DI_CHECK(launching_ != nullptr && launching_->input.step == sample.step, "sampling of step {} without its forward",
+           sample.step);
+  {
+    const std::lock_guard lock(mutex_);
+    launching_->sample = sample;
+    launching_->sample_launched = true;
+  }
+  launching_ = nullptr;
+  changed_.notify_all();
+}
+
+StepOutput StepWorker::wait() {
+#ifdef DI_DEBUG_CHECKS
+  DI_CHECK(launching_ == nullptr, "the host waits for the device between forward and sample of step {}",
+           launching_->input.step);
+#endif
+  DI_CHECK(in_flight_ > 0, "nothing to wait for");
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !done_.empty(); });
+  StepOutput out = std::move(done_.front());
+  done_.pop_front();
+  --in_flight_;
+  return out;
+}
+
+StepWorker::Job* StepWorker::next_job(bool block) {
+  std::unique_lock lock(mutex_);
+  if (block) changed_.wait(lock, [&] { return !jobs_.empty() || stopping_; });
+  return jobs_.empty() ? nullptr : jobs_.front().get();
+}
+
+void StepWorker::run() {
+  Job* job = next_job(true);
+  int64_t begin = clock_.now_ns();
+  while (job != nullptr) {
+    StepOutput out = run_job(*job, begin);
+    {
+      const std::lock_guard lock(mutex_);
+      jobs_.pop_front();
+    }
+    // The device goes on with what is queued before the host hears of this step.
+    job = next_job(false);
+    begin = clock_.now_ns();
+    {
+      const std::lock_guard lock(mutex_);
+      done_.push_back(std::move(out));
+    }
+    changed_.notify_all();
+    if (job != nullptr) continue;
+    job = next_job(true);
+    begin = clock_.now_ns();
+  }
+}
+
+StepOutput StepWorker::run_job(Job& job, int64_t begin_ns) {
+  // What a step throws (memory) ends the sequences of that step.
+  const auto guarded = [](auto&& body) -> Result<void> {
+    try {
+      return body();
+    } catch (const std::exception& e) {
+      return fail(Errc::kInternal, "the engine ran into an internal error: {}", e.what());
+    }
+  };
+  StepOutput out;
+  out.idle_ns = last_forward_end_ns_ == 0 ? 0 : begin_ns - last_forward_end_ns_;
+  out.status = guarded([&] { return device_.forward(job.input); });
+  const int64_t computed = clock_.now_ns();
+  last_forward_end_ns_ = computed;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return job.sample_launched; });
+  }
+  const int64_t sampling = clock_.now_ns();
+  if (out.status) {
+    out.status = guarded([&]() -> Result<void> {
+      out.sequences = device_.sample(job.input, job.sample);
+      return {};
+    });
+  }
+  if (!out.status) device_.abandon(job.input);
+  const int64_t sampled = clock_.now_ns();
+  out.forward_ns = computed - begin_ns;
+  out.sample_ns = sampled - sampling;
+  if (trace_ != nullptr) {
+    const uint64_t step = job.input.step;
+    const int32_t rows = job.input.total_rows;
+    trace_->add({"forward", TraceThread::kDevice, begin_ns, computed, step, rows, device_.device_fed()});
+    trace_->add({"sample", TraceThread::kDevice, sampling, sampled, step, rows, 0});
+  }
+  return out;
+}
+
+}  // namespace di::engine
