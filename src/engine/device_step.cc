@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <climits>
 
+#include "engine/speculative/handover.h"
+
 namespace di::engine {
 namespace {
 
@@ -48,7 +50,9 @@ void DeviceStep::hand_over_rows(const StepInput& input) {
       fresh[ids] = lanes_[static_cast<size_t>(rows.slot)].tokens.back();
     }
   }
-  hand_over({remap, counts, before, fresh}, {max_drafts_, accepted_, sampled_, drafts_}, handover_);
+  const StepOutputs previous{accepted_, sampled_, drafts_, max_drafts_};
+  decode_lengths_ = correct_lengths(before, counts, remap, previous);
+  decode_ids_ = gather_tokens(counts, remap, fresh, previous);
 }
 
 void DeviceStep::build_chunks(const StepInput& input) {
@@ -63,10 +67,10 @@ void DeviceStep::build_chunks(const StepInput& input) {
     chunk.begin = rows.begin;
     chunk.count = rows.count;
     if (rows.decode) {
-      chunk.begin = handover_.lengths[decode++] - rows.count;
+      chunk.begin = decode_lengths_[decode++] - rows.count;
       // The tokens before the first row are the lane's; its last one and the drafts behind it come by the hand-over.
       lane.tokens.resize(static_cast<size_t>(chunk.begin));
-      for (int32_t i = 0; i < rows.count; ++i) lane.tokens.push_back(handover_.input_ids[id++]);
+      for (int32_t i = 0; i < rows.count; ++i) lane.tokens.push_back(decode_ids_[id++]);
     }
     first_position_.push_back(chunk.begin);
     chunk.tokens = lane.tokens;

@@ -7,7 +7,7 @@
 // the slot. The host fills it when it admits a sequence and sends only new blocks afterwards. Slots may change hands
 // while older steps are queued: everything happens in the order of the launches.
 //
-// Speculation. A decode sequence may have 1 + d rows: the last token and d drafts of the lane (HandoverRows). The exact
+// Speculation. A decode sequence may have 1 + d rows: the last token and d drafts (speculative/handover.h). The exact
 // first position is known here only; the host's is an upper bound that takes all drafts in flight for accepted.
 #pragma once
 
@@ -19,7 +19,6 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "engine/handover.h"
 #include "engine/runner.h"
 #include "engine/sampler.h"
 #include "engine/sequence.h"
@@ -110,7 +109,8 @@ class DeviceStep {
   Sampler sampler_;
   std::vector<Lane> lanes_;  // [slots]
   // Of the step being computed.
-  Handover handover_;
+  std::vector<int32_t> decode_lengths_;  // by decode sequence: positions with this step's rows, exact
+  std::vector<int32_t> decode_ids_;      // their token ids, one after the other
   std::vector<int32_t> first_position_;  // [rows groups], exact
   std::vector<model::SequenceChunk> chunks_;
   std::vector<SequenceTag> tags_;
