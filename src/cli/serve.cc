@@ -93,6 +93,7 @@ int serve(const ServeOptions& options) {
   server::App app(config, clock);
   server::HttpServer http(config.http, [&app](const server::ExchangeRef& exchange) { app.handle(exchange); }, clock);
   app.metrics().watch(http.counters());
+  app.feed().start();
   if (const Result<void> listening = http.start(config.host, config.port); !listening) {
     std::fprintf(stderr, "deepinfer serve: %s\n", listening.error().message.c_str());
     return listening.error().code == Errc::kUnavailable ? kPortInUse : kUsage;

@@ -12,7 +12,13 @@ App::App(const ServerConfig& config, const Clock& clock)
       clock_(clock),
       metrics_(config.served_model_names.at(0)),
       timelines_(clock),
-      workers_(std::make_unique<Workers>(config.worker_threads)) {}
+      workers_(std::make_unique<Workers>(config.worker_threads)),
+      feed_(clock, {.metrics = [this] { return metrics_.text(); },
+                    .write_state = [this](JsonWriter& w) { write_state(w); },
+                    .unix_ms =
+                        [this, start_ns = clock.now_ns(), start_s = clock.unix_seconds()] {
+                          return start_s * 1000 + (clock_.now_ns() - start_ns) / kNsPerMs;
+                        }}) {}
 
 App::~App() = default;
 
@@ -45,6 +51,22 @@ void App::announce_drain() {
 }
 void App::refuse_new() {
   phase_.store(Phase::kRefusing);
+  feed_.close_streams();
+}
+
+// What the web page shows beside the figures.
+void App::write_state(JsonWriter& w) const {
+  const Phase phase = phase_.load();
+  const Progress now = progress();
+  w.key("version").value(DI_VERSION).key("model").value(config_.served_model_names[0]);
+  w.key("phase").value(phase == Phase::kReady ? "ready" : phase == Phase::kLoading ? "loading" : "draining");
+  w.key("progress").value(now.fraction).key("stage").value(now.stage);
+  const Service* loaded = service();
+  if (loaded == nullptr) return;
+  const engine::EngineInfo& info = loaded->engine->info();
+  w.key("engine").begin_object().key("backend").value(info.backend).key("kv_dtype").value(info.kv_dtype);
+  w.key("max_model_len").value(info.max_model_len).key("max_num_seqs").value(info.max_num_seqs);
+  w.key("block_tokens").value(info.block_tokens).key("blocks").value(info.n_blocks).end_object();
 }
 
 std::optional<ApiFailure> App::refusal() const {

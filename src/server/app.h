@@ -18,6 +18,7 @@
 #include "server/http_server.h"
 #include "server/server_metrics.h"
 #include "server/timeline.h"
+#include "server/ui_feed.h"
 #include "server/workers.h"
 
 namespace di::server {
@@ -74,7 +75,10 @@ class App {
   void refuse_new();
   void abort_all();
   // Finishes the tasks that are queued; from then on nothing runs.
-  void stop_workers() { workers_->stop(); }
+  void stop_workers() {
+    feed_.stop();
+    workers_->stop();
+  }
 
   enum class Phase : uint8_t { kLoading, kReady, kDraining, kRefusing };
   Phase phase() const { return phase_.load(); }
@@ -96,6 +100,8 @@ class App {
   const Clock& clock() const { return clock_; }
   ServerMetrics& metrics() { return metrics_; }
   Timelines& timelines() { return timelines_; }
+  // Runs once start() was called on it.
+  UiFeed& feed() { return feed_; }
   Workers& workers() { return *workers_; }
 
   // An error as the answer of a request that has none yet, with its metrics and log line.
@@ -115,7 +121,10 @@ class App {
   Progress progress_;
   std::list<std::weak_ptr<Job>> jobs_;
 
-  std::unique_ptr<Workers> workers_;  // last: its tasks use all of the above
+  void write_state(JsonWriter& w) const;
+
+  std::unique_ptr<Workers> workers_;  // its tasks use all of the above
+  UiFeed feed_;                       // its thread too
 };
 
 // chat.cc: one chat completion from its body to the last byte. Runs on a worker.

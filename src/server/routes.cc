@@ -141,6 +141,11 @@ constexpr Route kRoutes[] = {
     {"GET", "/version", version},
     {"GET", "/metrics", metrics, false, true},
     {"GET", "/load", load},
+    {"GET", "/", ui_page},
+    {"GET", "/ui", ui_redirect},
+    {"GET", "/ui/", ui_redirect},
+    {"GET", "/ui/feed", ui_feed, false, true},
+    {"GET", "/ui/{id}", ui_asset},
     {"GET", "/admin/requests", admin_requests},
     {"GET", "/admin/requests/{id}", admin_request},
 };

@@ -238,11 +238,13 @@ std::string RequestTimeline::chrome_json(int64_t now_ns) const {
 }
 
 Timelines::Timelines(const Clock& clock, std::size_t capacity)
-    : clock_(clock), capacity_(std::max<std::size_t>(1, capacity)) {}
+    : clock_(clock),
+      capacity_(std::max<std::size_t>(1, capacity)),
+      unix_ms_at_zero_(clock.unix_seconds() * 1000 - clock.now_ns() / kNsPerMs) {}
 
 TimelineRef Timelines::start(TimelineStart start) {
-  const int64_t age_ms = (clock_.now_ns() - start.received_ns) / kNsPerMs;
-  const auto line = std::make_shared<RequestTimeline>(std::move(start), clock_.unix_seconds() * 1000 - age_ms);
+  const int64_t unix_ms = unix_ms_at_zero_ + start.received_ns / kNsPerMs;
+  const auto line = std::make_shared<RequestTimeline>(std::move(start), unix_ms);
   const std::lock_guard lock(mutex_);
   if (ring_.size() < capacity_) {
     ring_.push_back(line);

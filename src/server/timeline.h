@@ -153,7 +153,8 @@ class Timelines {
  private:
   const Clock& clock_;
   const std::size_t capacity_;
-  mutable std::mutex mutex_;  // guards ring_ and next_
+  const int64_t unix_ms_at_zero_;  // wall time when the clock read 0, so that times keep the order of events
+  mutable std::mutex mutex_;       // guards ring_ and next_
   std::vector<TimelineRef> ring_;
   std::size_t next_ = 0;  // where the next one goes
 };
