@@ -58,6 +58,7 @@ struct GenerateRequest {
   int32_t prompt_logprobs = -1;
   TrafficClass traffic_class = TrafficClass::kInteractive;
   int32_t priority = 0;           // inside the class, lower first
+  int64_t ttft_target_ms = 0;     // refuse it when the queue is longer than that; 0: the engine's own target
   int64_t queue_deadline_ns = 0;  // on the engine's clock; 0: none. Reached while waiting: the request ends
   int64_t deadline_ns = 0;        // reached at any time: the request ends
 };

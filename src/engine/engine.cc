@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <exception>
 
 #include "base/log.h"
@@ -45,6 +46,17 @@ Result<EngineInfo> plan_info(const RunnerInfo& runner, const EngineOptions& opti
   return info;
 }
 
+SchedulerConfig scheduler_config(const RunnerInfo& runner, const EngineOptions& options) {
+  SchedulerConfig config;
+  config.max_num_seqs = options.max_num_seqs;
+  config.max_num_batched_tokens = options.max_num_batched_tokens;
+  config.block_tokens = runner.block_tokens;
+  config.max_drafts = runner.max_drafts;
+  config.max_queue_ns = options.max_queue_ms * kNsPerMs;
+  config.mixed_steps = runner.mixed_steps;
+  return config;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::create(std::unique_ptr<Runner> runner, const EngineOptions& options,
@@ -57,7 +69,7 @@ Engine::Engine(std::unique_ptr<Runner> runner, const EngineOptions& options, Eng
     : runner_(std::move(runner)),
       options_(options),
       info_(std::move(info)),
-      scheduler_{options.max_num_seqs, options.max_num_batched_tokens, info_.block_tokens, runner_->info().max_drafts},
+      scheduler_(scheduler_config(runner_->info(), options)),
       clock_(clock),
       blocks_(runner_->info().n_blocks),
       slots_(runner_->info().n_slots),
@@ -73,31 +85,40 @@ Engine::~Engine() {
   thread_.join();
 }
 
-int32_t Engine::retry_after_s() const {
-  const EngineStats now = stats();
-  const double tokens_per_second =
-      now.forward_seconds > 0 ? static_cast<double>(now.prompt_tokens) / now.forward_seconds : 0;
-  if (tokens_per_second <= 0) return 1;
-  const double wait = static_cast<double>(queued_tokens_.load()) / tokens_per_second;
-  return static_cast<int32_t>(std::clamp(wait, 1.0, 60.0));
+// Until the prompts that wait are computed, at the rate of late; 0: unknown.
+double Engine::queue_seconds() const {
+  const double rate = prompt_rate_.load();
+  return rate > 0 ? static_cast<double>(queued_tokens_.load()) / rate : 0;
 }
 
-std::expected<RequestId, Rejection> Engine::submit(GenerateRequest request, OutputSink sink) {
-  if (const auto ok = check_request(request, info_); !ok) return std::unexpected(ok.error());
+// Takes a place in the queue, or says why there is none.
+std::optional<Rejection> Engine::reject_for_queue(const GenerateRequest& request) {
   const auto tokens = static_cast<int64_t>(request.prompt.size());
-  const auto queue_full = [&](std::string_view what, int64_t limit) {
-    const Error error{Errc::kResourceExhausted, fmt::format("the queue is full: {} {} are waiting", limit, what)};
-    return std::unexpected(Rejection{RejectReason::kQueueFull, error, retry_after_s()});
+  const double wait = queue_seconds();
+  const auto full = [&](std::string message) {
+    const auto retry = static_cast<int32_t>(std::ceil(std::clamp(wait, 1.0, 60.0)));
+    return Rejection{RejectReason::kQueueFull, Error{Errc::kResourceExhausted, std::move(message)}, retry};
   };
+  const int64_t target_ms = request.ttft_target_ms > 0 ? request.ttft_target_ms : options_.ttft_target_ms;
+  if (target_ms > 0 && wait * 1e3 > static_cast<double>(target_ms)) {
+    return full(fmt::format("the first token would take {:.0f} ms, the target is {} ms", wait * 1e3, target_ms));
+  }
   if (queued_requests_.fetch_add(1) >= options_.max_queue_size) {
     queued_requests_.fetch_sub(1);
-    return queue_full("requests", options_.max_queue_size);
+    return full(fmt::format("the queue is full: {} requests are waiting", options_.max_queue_size));
   }
   if (queued_tokens_.fetch_add(tokens) + tokens > options_.max_queue_tokens && options_.max_queue_tokens > 0) {
     queued_tokens_.fetch_sub(tokens);
     queued_requests_.fetch_sub(1);
-    return queue_full("tokens", options_.max_queue_tokens);
+    return full(fmt::format("the queue is full: {} tokens are waiting", options_.max_queue_tokens));
   }
+  return std::nullopt;
+}
+
+std::expected<RequestId, Rejection> Engine::submit(GenerateRequest request, OutputSink sink) {
+  if (const auto ok = check_request(request, info_); !ok) return std::unexpected(ok.error());
+  if (std::optional<Rejection> rejection = reject_for_queue(request)) return std::unexpected(std::move(*rejection));
+  const auto tokens = static_cast<int64_t>(request.prompt.size());
   auto entry = std::make_unique<Request>();
   const RequestId id{next_request_.fetch_add(1)};
   entry->id = id;
@@ -163,6 +184,9 @@ void Engine::take_commands() {
 void Engine::add_request(std::unique_ptr<Request> owned) {
   Request& request = *requests_.emplace(owned->id.v, std::move(owned)).first->second;
   request.unfinished = request.spec.n;
+  Tenant& tenant = tenants_[request.spec.tenant];
+  if (tenant.requests++ == 0) tenant.number = next_tenant_++;
+  request.tenant = tenant.number;
   for (int32_t choice = 0; choice < request.spec.n; ++choice) {
     auto seq = std::make_unique<Sequence>();
     seq->id = next_sequence_++;

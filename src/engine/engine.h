@@ -23,6 +23,7 @@
 #include "base/queue.h"
 #include "engine/api.h"
 #include "engine/runner.h"
+#include "engine/schedule_record.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 #include "engine/step_worker.h"
@@ -37,9 +38,12 @@ struct EngineOptions {
   int32_t max_num_batched_tokens = 512;  // at least max_num_seqs
   int64_t max_queue_size = 4096;         // requests not yet scheduled
   int64_t max_queue_tokens = 0;          // their prompt tokens; 0: no bound
+  int64_t max_queue_ms = 2000;           // ageing: a request gains a traffic class each time it has waited this long
+  int64_t ttft_target_ms = 0;            // refuse what would wait longer for its prompt to be computed; 0: never
   bool async_scheduling = true;          // false: a step is handed out before the next is scheduled; the same tokens
   bool recompute_preempted = true;       // false: a sequence that loses its memory ends with kPreempted
-  Trace* trace = nullptr;                // must outlive the engine
+  Trace* trace = nullptr;                // this and the next must outlive the engine
+  ScheduleRecorder* recorder = nullptr;
 };
 
 class Engine final : public EngineApi {
@@ -70,7 +74,8 @@ class Engine final : public EngineApi {
   void add_request(std::unique_ptr<Request> request);
   void end_expired();
   void end_all(const Error& error);
-  int32_t retry_after_s() const;
+  double queue_seconds() const;
+  std::optional<Rejection> reject_for_queue(const GenerateRequest& request);
 
   // step.cc
   // A launched step as the host remembers it, until its outputs are there.
@@ -96,6 +101,7 @@ class Engine final : public EngineApi {
   void process_rows(const Launched::Rows& rows, RowsOutput& output);
   void append_tokens(Sequence& seq, RowsOutput& output);
   void count_step(const Launched& launched, const StepOutput& output);
+  void count_prompt_rate(const Launched& launched, const StepOutput& output);
   void preempt(Sequence& seq);
   void release_memory(Sequence& seq);
   void enqueue(Sequence& seq, bool front);
@@ -115,10 +121,12 @@ class Engine final : public EngineApi {
   //   retain         before its blocks and slot are given back, at the end or at a preemption. A step in flight may
   //   still
   //                  write positions >= seq.length()-1.
+  //   freed_blocks   how many blocks would be free if it gave up its own.
   Start find_start(Sequence& seq);
   void take_over(Sequence& seq);
   void blocks_filled(Sequence& seq, int32_t tokens);
   void retain(Sequence& seq, bool finished);
+  int32_t freed_blocks(const Sequence& seq) const;
   int32_t free_blocks() const;  // allocate_block() will succeed so often
   int32_t allocate_block();
   // Rows of the next decode step of a running sequence: 1 + drafts to verify (all sequences at once: StepInput order).
@@ -139,6 +147,7 @@ class Engine final : public EngineApi {
   // Of requests that no step has touched yet, for the queue bound.
   std::atomic<int64_t> queued_requests_{0};
   std::atomic<int64_t> queued_tokens_{0};
+  std::atomic<double> prompt_rate_{0};  // prompt tokens per second lately; 0: unknown
 
   // Owned by the engine's thread.
   kv::BlockPool blocks_;
@@ -146,7 +155,14 @@ class Engine final : public EngineApi {
   std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;    // by RequestId::v
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // by Sequence::id, all unfinished ones
   std::vector<Sequence*> running_;                                     // with a slot, in order of admission
-  std::deque<Sequence*> waiting_;                                      // by priority, then arrival
+  std::deque<Sequence*> waiting_;                                      // preempted ones, then by arrival
+  struct Tenant {
+    int32_t number = 0;
+    int32_t requests = 0;  // unfinished
+  };
+  std::unordered_map<std::string, Tenant> tenants_;
+  int32_t next_tenant_ = 0;
+  SchedulerInput input_;  // of the current step; carries the policy's state
   uint64_t next_sequence_ = 1;
   uint64_t next_step_ = 1;
   std::deque<Launched> launched_;  // not yet processed; at most two
@@ -156,6 +172,8 @@ class Engine final : public EngineApi {
   };
   Copies copies_;  // before the next step
   EngineStats counters_;
+  double rate_tokens_ = 0;
+  double rate_seconds_ = 0;
 
   mutable std::mutex stats_mutex_;  // guards stats_
   EngineStats stats_;

@@ -1,5 +1,7 @@
 // Where a sequence's memory comes from, what of it exists before anything is computed, and who may use it afterwards.
 // engine.h says when each of these is called.
+#include <algorithm>
+
 #include "engine/engine.h"
 
 namespace di::engine {
@@ -20,6 +22,11 @@ void Engine::blocks_filled(Sequence& seq, int32_t tokens) {
 }
 
 void Engine::retain(Sequence&, bool) {}
+
+int32_t Engine::freed_blocks(const Sequence& seq) const {
+  return static_cast<int32_t>(
+      std::count_if(seq.blocks.begin(), seq.blocks.end(), [this](int32_t id) { return blocks_.owners(id) == 1; }));
+}
 
 int32_t Engine::free_blocks() const {
   return blocks_.free_count();

@@ -37,6 +37,7 @@ struct Request {
   GenerateRequest spec;
   OutputSink sink;
   int64_t arrival_ns = 0;
+  int32_t tenant = 0;      // a number that stands for it
   int32_t unfinished = 0;  // choices
   bool queued = true;      // counted in the queue bound: no choice has been scheduled yet
 };
@@ -91,6 +92,9 @@ struct Sequence {
     out.output_tokens = output_tokens() + pending;
     out.blocks = static_cast<int32_t>(blocks.size());
     out.priority = request->spec.priority;
+    out.traffic_class = static_cast<int32_t>(request->spec.traffic_class);
+    out.tenant = request->tenant;
+    out.arrival_ns = request->arrival_ns;
     out.ending = ending();
     return out;
   }

@@ -52,15 +52,19 @@ bool Engine::step() {
 }
 
 StepPlan Engine::schedule() {
-  std::vector<SeqState> running;
-  running.reserve(running_.size());
-  for (const Sequence* seq : running_) running.push_back(seq->state());
-  choose_verify_rows(running);
-  std::vector<SeqState> waiting;
-  const size_t candidates = std::min(waiting_.size(), static_cast<size_t>(options_.max_num_seqs));
-  for (size_t i = 0; i < candidates; ++i) waiting.push_back(waiting_[i]->state());
-  return plan_step(scheduler_, {free_blocks(), slots_.free_count()}, running, waiting,
-                   [this](uint64_t id) { return find_start(sequence(id)); });
+  input_.now_ns = clock_.now_ns();
+  input_.pool = {free_blocks(), slots_.free_count()};
+  input_.running.clear();
+  for (const Sequence* seq : running_) input_.running.push_back(seq->state());
+  choose_verify_rows(input_.running);
+  input_.waiting.clear();
+  for (const Sequence* seq : waiting_) input_.waiting.push_back(seq->state());
+  const Lookups lookups{[this](uint64_t id) { return find_start(sequence(id)); },
+                        [this](uint64_t id) { return freed_blocks(sequence(id)); }};
+  StepPlan plan = options_.recorder == nullptr ? plan_step(scheduler_, input_, lookups)
+                                               : options_.recorder->plan(next_step_, scheduler_, input_, lookups);
+  input_.policy = plan.policy;
+  return plan;
 }
 
 void Engine::apply(const StepPlan& plan) {
@@ -217,7 +221,19 @@ void Engine::count_step(const Launched& launched, const StepOutput& output) {
   ++counters_.iteration_tokens[static_cast<size_t>(bucket - kIterationTokenBounds.begin())];
   counters_.iteration_tokens_sum += launched.total_rows;
   counters_.forward_seconds += static_cast<double>(output.forward_ns) * 1e-9;
+  count_prompt_rate(launched, output);
   counters_.sample_seconds += static_cast<double>(output.sample_ns) * 1e-9;
+}
+
+// Prompt tokens per second over the last steps that had some, decode rows' time included.
+void Engine::count_prompt_rate(const Launched& launched, const StepOutput& output) {
+  int32_t rows = 0;
+  for (const Launched::Rows& r : launched.rows) rows += r.decode ? 0 : r.count;
+  if (rows == 0 || output.forward_ns <= 0) return;
+  constexpr double kKeep = 0.95;
+  rate_tokens_ = kKeep * rate_tokens_ + rows;
+  rate_seconds_ = kKeep * rate_seconds_ + static_cast<double>(output.forward_ns) * 1e-9;
+  prompt_rate_.store(rate_tokens_ / rate_seconds_);
 }
 
 void Engine::preempt(Sequence& seq) {
@@ -245,12 +261,11 @@ void Engine::release_memory(Sequence& seq) {
 }
 
 void Engine::enqueue(Sequence& seq, bool front) {
-  const auto less = [](const Sequence* a, const Sequence* b) {
-    return a->request->spec.priority < b->request->spec.priority;
-  };
-  const auto at = front ? std::lower_bound(waiting_.begin(), waiting_.end(), &seq, less)
-                        : std::upper_bound(waiting_.begin(), waiting_.end(), &seq, less);
-  waiting_.insert(at, &seq);
+  if (front) {
+    waiting_.push_front(&seq);
+  } else {
+    waiting_.push_back(&seq);
+  }
 }
 
 void Engine::mark_scheduled(Sequence& seq, int64_t now_ns) {
@@ -292,6 +307,8 @@ void Engine::finish(Sequence& seq, std::vector<OutputToken> tokens, FinishReason
     queued_requests_.fetch_sub(1);
     queued_tokens_.fetch_sub(static_cast<int64_t>(request.spec.prompt.size()));
   }
+  const auto tenant = tenants_.find(request.spec.tenant);
+  if (--tenant->second.requests == 0) tenants_.erase(tenant);
   requests_.erase(request.id.v);
 }
 
