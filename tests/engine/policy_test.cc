@@ -155,8 +155,10 @@ TEST(Policy, ABatchRequestFinishesWithinItsAgeingBound) {
     for (const SimRequest& r : sim.requests) waiting_interactive += r.first_rows_ns < 0 ? 1 : 0;
     EXPECT_GT(waiting_interactive, 100) << "the load was meant to be too much";
     ASSERT_GE(batch.finished_ns, 0) << tenants << " tenants";
-    // Two classes in 400 ms, priorities void at 600 ms; then its turn and its own 330 tokens.
-    EXPECT_LE(batch.finished_ns - batch.arrival_ns, 800 * kMs) << tenants << " tenants";
+    // Two classes in 400 ms, priorities void at 600 ms; then its turn, an equal share for its prompt, and its answer.
+    const int64_t step_ns = 2 * kMs + 128 * kMs / 20;
+    const int64_t own_steps = 300 * (tenants + 1) / 128 + 30 + 10;
+    EXPECT_LE(batch.finished_ns - batch.arrival_ns, 600 * kMs + own_steps * step_ns) << tenants << " tenants";
     EXPECT_GE(batch.first_rows_ns - batch.arrival_ns, 160 * kMs) << "it was let in before its time";
   }
 }
