@@ -245,6 +245,7 @@ void Engine::preempt(Sequence& seq) {
   }
   retain(seq, false);
   release_memory(seq);
+  if (seq.output_tokens() == 0) seq.prompt_logprobs.clear();  // computed again
   std::erase(running_, &seq);
   enqueue(seq, true);
 }
@@ -257,7 +258,6 @@ void Engine::release_memory(Sequence& seq) {
   seq.computed = seq.pending = seq.steps_pending = seq.in_flight = 0;
   seq.filled_blocks = 0;
   ++seq.epoch;
-  if (seq.output_tokens() == 0) seq.prompt_logprobs.clear();  // computed again
 }
 
 void Engine::enqueue(Sequence& seq, bool front) {

@@ -9,59 +9,15 @@
 #include <thread>
 
 #include "engine/scripted.h"
+#include "support/engine_support.h"
 
 namespace di::engine {
 namespace {
 
-// Collects the outputs of one request; wait() returns when every choice has ended.
-class Collector {
- public:
-  explicit Collector(int32_t choices = 1) : open_(choices), choices_(static_cast<size_t>(choices)) {}
-
-  struct Choice {
-    std::vector<int32_t> tokens;
-    std::vector<OutputToken> detail;
-    FinishReason finish = FinishReason::kNone;
-    Error error;
-    Output last;
-  };
-
-  OutputSink sink() {
-    return [this](Output out) {
-      const std::lock_guard lock(mutex_);
-      Choice& choice = choices_[static_cast<size_t>(out.choice)];
-      ASSERT_EQ(choice.finish, FinishReason::kNone) << "output after the end";
-      for (const OutputToken& token : out.tokens) {
-        choice.tokens.push_back(token.token);
-        choice.detail.push_back(token);
-      }
-      choice.finish = out.finish;
-      choice.error = out.error;
-      choice.last = out;
-      if (out.finish != FinishReason::kNone) --open_;
-      changed_.notify_all();
-    };
-  }
-  const Choice& wait(int32_t choice = 0) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return open_ == 0; });
-    return choices_[static_cast<size_t>(choice)];
-  }
-  bool ended() {
-    const std::lock_guard lock(mutex_);
-    return open_ == 0;
-  }
-  void wait_for_tokens(size_t n) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return choices_[0].tokens.size() >= n; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int32_t open_;
-  std::vector<Choice> choices_;
-};
+using test::Collector;
+using test::HashOptions;
+using test::HashRunner;
+using test::request;
 
 // Opens once; the engine's thread waits at it.
 class Gate {
@@ -88,13 +44,6 @@ class Gate {
   bool open_ = false;
   int waiting_ = 0;
 };
-
-GenerateRequest request(std::vector<int32_t> prompt, int64_t max_tokens = 100) {
-  GenerateRequest r;
-  r.prompt = std::move(prompt);
-  r.max_tokens = max_tokens;
-  return r;
-}
 
 std::unique_ptr<Engine> scripted_engine(ScriptedOptions script, const Clock& clock, EngineOptions options = {}) {
   return Engine::create(make_scripted_runner(std::move(script), clock), options, clock).value();
@@ -312,65 +261,11 @@ TEST(Engine, StoppingEndsWhatIsUnfinished) {
   EXPECT_EQ(c.wait().error.code, Errc::kUnavailable);
 }
 
-// Logits are a hash of the whole sequence, and every rule that a model relies on is checked: rows come in order, each
-// live sequence has its own slot, and no block is in two tables.
-class HashRunner final : public Runner {
- public:
-  HashRunner(int32_t n_blocks, int32_t block_tokens) {
-    info_.vocab_size = 50;
-    info_.eos_token_id = 1;
-    info_.max_positions = 1000;
-    info_.block_tokens = block_tokens;
-    info_.n_blocks = n_blocks;
-    info_.n_slots = 9;
-    info_.kv_dtype = info_.backend = "hash";
-  }
-  const RunnerInfo& info() const override { return info_; }
-
-  Result<LogitsView> forward(std::span<const model::SequenceChunk> chunks, std::span<const SequenceTag>) override {
-    ++steps;
-    rows_seen += static_cast<int64_t>(chunks.size());
-    std::set<int32_t> slots;
-    std::set<int32_t> blocks;
-    logits_.clear();
-    for (const model::SequenceChunk& chunk : chunks) {
-      EXPECT_TRUE(slots.insert(chunk.state_slot).second) << "two sequences in one slot";
-      for (const int32_t block : chunk.block_table) EXPECT_TRUE(blocks.insert(block).second) << "block in two tables";
-      std::vector<int32_t>& stored = slots_[chunk.state_slot];
-      if (chunk.begin == 0) stored.clear();
-      EXPECT_EQ(static_cast<int32_t>(stored.size()), chunk.begin) << "rows out of order";
-      uint64_t hash = 1469598103934665603ULL;
-      for (int32_t p = 0; p < chunk.begin + chunk.count; ++p) {
-        const int32_t token = chunk.tokens[static_cast<size_t>(p)];
-        if (p < chunk.begin) {
-          EXPECT_EQ(stored[static_cast<size_t>(p)], token) << "another sequence's state";
-        } else {
-          stored.push_back(token);
-        }
-        hash = (hash ^ static_cast<uint64_t>(token)) * 1099511628211ULL;
-      }
-      if (chunk.logits_begin >= chunk.begin + chunk.count) continue;
-      for (int32_t v = 0; v < info_.vocab_size; ++v) {
-        logits_.push_back(static_cast<float>((hash >> (v % 40)) % 97) * 0.05F + (v == 1 ? -3.0F : 0.0F));
-      }
-    }
-    return LogitsView{logits_.data(), static_cast<int64_t>(logits_.size()) / info_.vocab_size, info_.vocab_size};
-  }
-
-  int64_t steps = 0;
-  int64_t rows_seen = 0;
-
- private:
-  RunnerInfo info_;
-  std::map<int32_t, std::vector<int32_t>> slots_;
-  std::vector<float> logits_;
-};
-
 std::vector<int32_t> alone(const GenerateRequest& r) {
   SystemClock clock;
-  auto engine =
-      Engine::create(std::make_unique<HashRunner>(200, 8), {.max_num_seqs = 8, .max_num_batched_tokens = 1000}, clock)
-          .value();
+  auto engine = Engine::create(std::make_unique<HashRunner>(HashOptions{}),
+                               {.max_num_seqs = 8, .max_num_batched_tokens = 1000}, clock)
+                    .value();
   Collector c;
   EXPECT_TRUE(engine->submit(r, c.sink()));
   return c.wait().tokens;
@@ -384,7 +279,7 @@ TEST(Engine, GivesTheSameTokensAloneInBatchesInChunksAndAfterPreemption) {
     // Small chunks and a pool that cannot hold all of them to their ends.
     const EngineOptions options{.max_num_seqs = static_cast<int32_t>(2 + random() % 7),
                                 .max_num_batched_tokens = static_cast<int32_t>(8 + random() % 20)};
-    auto engine = Engine::create(std::make_unique<HashRunner>(14, 8), options, clock).value();
+    auto engine = Engine::create(std::make_unique<HashRunner>(HashOptions{.n_blocks = 14}), options, clock).value();
     std::vector<GenerateRequest> requests;
     std::vector<std::unique_ptr<Collector>> collectors;
     for (int i = 0; i < 20; ++i) {
@@ -408,7 +303,7 @@ TEST(Engine, GivesTheSameTokensAloneInBatchesInChunksAndAfterPreemption) {
 
 TEST(Engine, ChoicesDifferBySeedAndEndSeparately) {
   SystemClock clock;
-  auto engine = Engine::create(std::make_unique<HashRunner>(200, 8), {.max_num_seqs = 8}, clock).value();
+  auto engine = Engine::create(std::make_unique<HashRunner>(HashOptions{}), {.max_num_seqs = 8}, clock).value();
   GenerateRequest r = request({5, 6, 7}, 20);
   r.n = 3;
   r.sampling.seed = 99;
@@ -425,9 +320,9 @@ TEST(Engine, ChoicesDifferBySeedAndEndSeparately) {
 TEST(Engine, CountersReturnToZeroAfterRandomCancels) {
   std::mt19937 random(17);
   SystemClock clock;
-  auto engine =
-      Engine::create(std::make_unique<HashRunner>(14, 8), {.max_num_seqs = 4, .max_num_batched_tokens = 16}, clock)
-          .value();
+  auto engine = Engine::create(std::make_unique<HashRunner>(HashOptions{.n_blocks = 14}),
+                               {.max_num_seqs = 4, .max_num_batched_tokens = 16}, clock)
+                    .value();
   std::vector<std::unique_ptr<Collector>> collectors;
   std::vector<RequestId> ids;
   for (int i = 0; i < 300; ++i) {
