@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "codec/tokenizer/spelling.h"
 #include "engine/model_runner.h"
+#include "server/constraint.h"
 
 namespace di::cli {
 namespace {
@@ -70,7 +71,7 @@ std::vector<std::string> served_names(const ModelOptions& options) {
 }
 
 server::Service LocalModel::service(const Clock& clock) const {
-  return {engine.get(), tokenizer, codec, system_fingerprint, clock.unix_seconds()};
+  return {engine.get(), constraints.get(), tokenizer, codec, system_fingerprint, clock.unix_seconds()};
 }
 
 std::vector<model::TokenText> token_texts(const codec::Tokenizer& tokenizer) {
@@ -82,6 +83,7 @@ std::vector<model::TokenText> token_texts(const codec::Tokenizer& tokenizer) {
   return texts;
 }
 
+// long because it is the order in which a model's parts come up
 std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
     const ModelOptions& options, codec::ApiPolicy policy, const Clock& clock,
     const std::function<void(double, std::string_view)>& progress) {
@@ -133,6 +135,9 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
   const int64_t weight_bytes = (*runner)->weight_bytes();
   const bool v4 = config.family == model::Family::kV4;
 
+  stage(0.8, "constraints");
+  out->constraints = std::make_unique<structured::CompilePool>(server::make_vocabulary(*out->tokenizer),
+                                                               structured::CompilePoolOptions{}, clock);
   stage(0.9, "engine");
   engine::EngineOptions engine_options;
   engine_options.max_model_len = options.max_model_len;

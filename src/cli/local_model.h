@@ -32,6 +32,7 @@ struct LocalModel {
   codec::CodecOptions codec;
   std::string system_fingerprint;
   std::string summary;  // one line for the log
+  std::unique_ptr<structured::CompilePool> constraints;
   std::unique_ptr<engine::Engine> engine;
 
   server::Service service(const Clock& clock) const;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "structured/structured.h"
 
 namespace di::engine {
 
@@ -54,6 +55,10 @@ struct GenerateRequest {
   int64_t min_tokens = 0;   // end-of-sequence and stop tokens are ruled out before
   bool ignore_eos = false;
   std::vector<int32_t> stop_token_ids;  // beside the model's own end of sequence
+  // What the output has to be (structured-output.md); null: anything. Ready to use: whoever submits has it compiled
+  // before. The last constrained_prompt_tokens tokens of the prompt are the beginning of the constrained text.
+  structured::CompiledRef constraint;
+  int32_t constrained_prompt_tokens = 0;
   // Log-probabilities of the prompt's tokens, with this many alternatives each (0 to 1000); -1: none.
   int32_t prompt_logprobs = -1;
   TrafficClass traffic_class = TrafficClass::kInteractive;
@@ -101,6 +106,7 @@ struct Output {
   FinishReason finish = FinishReason::kNone;
   Error error;  // of kError: kDeadlineExceeded, kResourceExhausted (waited too long), kUnavailable (engine stopped),
                 // kInternal
+  bool constraint_failed = false;  // of kError: the constraint ran into its limits or contradicts other parameters
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // of the prompt, taken from a cache
   int64_t output_tokens = 0;  // so far, this choice, without the stop token

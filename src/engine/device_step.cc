@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <climits>
+#include <cmath>
+#include <thread>
 
 #include "engine/speculative/handover.h"
 
@@ -11,10 +13,17 @@ namespace {
 // Rows of verification use draws far apart from those of later positions (engine.md §5.4).
 constexpr int64_t kRowStride = 10'000'019;
 
+int32_t mask_threads() {
+  return std::clamp(static_cast<int32_t>(std::thread::hardware_concurrency()) / 4, 1, 8);
+}
+
 }  // namespace
 
 DeviceStep::DeviceStep(Runner& runner, int32_t max_drafts)
-    : runner_(runner), max_drafts_(max_drafts), lanes_(static_cast<size_t>(runner.info().n_slots)) {}
+    : runner_(runner),
+      max_drafts_(max_drafts),
+      lanes_(static_cast<size_t>(runner.info().n_slots)),
+      masks_(mask_threads(), runner.info().vocab_size) {}
 
 void DeviceStep::fill_lanes(const StepInput& input) {
   for (const StepRows& rows : input.rows) {
@@ -24,6 +33,11 @@ void DeviceStep::fill_lanes(const StepInput& input) {
       lane.tokens.assign(rows.tokens.begin(), rows.tokens.end());
       lane.block_table.clear();
       lane.stopped = false;
+      const auto begin = static_cast<size_t>(lane.spec->prompt_tokens - lane.spec->constrained_prompt_tokens);
+      auto matcher =
+          make_matcher(lane.spec->constraint, lane.spec->stop.stop_token_ids, std::span(lane.tokens).subspan(begin));
+      lane.unmatched = !matcher;
+      lane.matcher = matcher ? std::move(*matcher) : std::nullopt;
     }
     lane.block_table.insert(lane.block_table.end(), rows.new_blocks.begin(), rows.new_blocks.end());
   }
@@ -94,8 +108,24 @@ Result<void> DeviceStep::forward(const StepInput& input) {
   }
   hand_over_rows(input);
   build_chunks(input);
-  logits_ = DI_TRY(runner_.forward(chunks_, tags_));
+  begin_masks(input);
+  Result<LogitsView> logits = runner_.forward(chunks_, tags_);
+  filled_ = masks_.finish();
+  logits_ = DI_TRY(std::move(logits));
   return {};
+}
+
+// Beside the forward pass: the masks of the rows that will be sampled; with drafts, one for each (engine.md §5.6).
+void DeviceStep::begin_masks(const StepInput& input) {
+  std::vector<MaskJob> jobs;
+  for (const StepRows& rows : input.rows) {
+    Lane& lane = lanes_[static_cast<size_t>(rows.slot)];
+    if (!rows.sample || lane.stopped || !lane.constrained()) continue;
+    MaskJob& job = jobs.emplace_back();
+    job.matcher = &*lane.matcher;
+    if (rows.decode) job.draft = std::span(lane.tokens).last(static_cast<size_t>(rows.count - 1));
+  }
+  masks_.begin(std::move(jobs));
 }
 
 void DeviceStep::clear_outputs(size_t groups) {
@@ -113,10 +143,12 @@ std::vector<RowsOutput> DeviceStep::sample(const StepInput& input, const SampleI
   const size_t n = input.rows.size();
   clear_outputs(n);
   const float* logits = logits_.data;
+  size_t mask = 0;
   for (size_t i = 0; i < n; ++i) {
     const StepRows& rows = input.rows[i];
     Lane& lane = lanes_[static_cast<size_t>(rows.slot)];
-    RowsOutput result = sample_rows(rows, lane, logits);
+    const bool masked = rows.sample && !lane.stopped && lane.constrained();
+    RowsOutput result = sample_rows(rows, lane, logits, masked ? &filled_[mask++] : nullptr);
     if (rows.sample) {
       // A lane without a token (not finite, or ended before) goes on with any: its output is discarded.
       accepted_[i] = result.accepted;
@@ -140,7 +172,20 @@ void DeviceStep::read_prompt_logprobs(const StepRows& rows, const Lane& lane, co
   }
 }
 
-RowsOutput DeviceStep::sample_rows(const StepRows& rows, Lane& lane, const float*& logits) {
+// From row_, which has the logits.
+std::optional<OutputToken> DeviceStep::sample_token(const Lane& lane, const MaskJob* mask) {
+  const SequenceSpec& spec = *lane.spec;
+  const auto length = static_cast<int64_t>(lane.tokens.size());
+  // A constrained text ends before min_tokens, or although the end is to be ignored, only where nothing else is left.
+  const bool always = mask != nullptr && spec.stop.ignore_eos;
+  const std::vector<int32_t> early = ruled_out_tokens(spec.stop, always ? -1 : length - spec.prompt_tokens);
+  apply_processors(row_, spec.sampling, lane.tokens, spec.prompt_tokens,
+                   mask == nullptr ? early : std::span<const int32_t>());
+  if (mask != nullptr) apply_mask(row_, mask->row(0), early);
+  return sampler_.sample(row_, spec.sampling, length);
+}
+
+RowsOutput DeviceStep::sample_rows(const StepRows& rows, Lane& lane, const float*& logits, const MaskJob* mask) {
   RowsOutput out;
   const auto vocab = static_cast<size_t>(runner_.info().vocab_size);
   if (rows.prompt_logprobs) read_prompt_logprobs(rows, lane, logits, out);  // leaves the row to be sampled
@@ -149,18 +194,18 @@ RowsOutput DeviceStep::sample_rows(const StepRows& rows, Lane& lane, const float
   logits += logits_.stride * (rows.decode ? rows.count : 1);
   if (lane.stopped) return out;
   row_.assign(source, source + vocab);
-  const SequenceSpec& spec = *lane.spec;
-  const auto length = static_cast<int64_t>(lane.tokens.size());
-  apply_processors(row_, spec.sampling, lane.tokens, spec.prompt_tokens,
-                   ruled_out_tokens(spec.stop, length - spec.prompt_tokens));
-  const int64_t position = length;
-  std::optional<OutputToken> token = sampler_.sample(row_, spec.sampling, position);
-  if (!token) {
+  const bool finite = mask == nullptr || std::ranges::none_of(row_, [](float l) { return std::isnan(l); });
+  const bool blocked = lane.unmatched || (mask != nullptr && mask->failed);
+  std::optional<OutputToken> token;
+  if (!blocked) token = sample_token(lane, mask);
+  const bool accepted = token && (mask == nullptr || lane.matcher->accept(token->token));
+  if (!accepted) {
     out.failed = true;
+    out.constraint_failed = blocked || (mask != nullptr && finite);
     lane.stopped = true;
     return out;
   }
-  lane.stopped = !spec.stop.ignore_eos && spec.stop.is_stop(token->token);
+  lane.stopped = !lane.spec->stop.ignore_eos && lane.spec->stop.is_stop(token->token);
   out.tokens.push_back(std::move(*token));
   return out;
 }

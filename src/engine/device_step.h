@@ -13,12 +13,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "engine/constraint.h"
 #include "engine/runner.h"
 #include "engine/sampler.h"
 #include "engine/sequence.h"
@@ -64,6 +66,7 @@ struct RowsOutput {
   int32_t verified = 0;             // drafts looked at
   int32_t accepted = 0;             // of these
   bool failed = false;              // no finite logit was left
+  bool constraint_failed = false;   // the constraint reached its limits, or leaves no token that is possible
 };
 
 struct StepOutput {
@@ -80,6 +83,11 @@ struct Lane {
   std::vector<int32_t> tokens;  // prompt and output, the last sampled token included
   std::vector<int32_t> block_table;
   bool stopped = false;  // its stop token was sampled: what is still in flight for it is discarded
+  std::optional<structured::Matcher> matcher;  // after `tokens`
+  bool unmatched = false;                      // the tokens it was filled with do not fit its constraint
+
+  // After the end of the constrained text (ignore_eos) anything goes.
+  bool constrained() const { return matcher && !matcher->terminated(); }
 };
 
 class DeviceStep {
@@ -101,7 +109,9 @@ class DeviceStep {
   void clear_outputs(size_t groups);
   void hand_over_rows(const StepInput& input);
   void build_chunks(const StepInput& input);
-  RowsOutput sample_rows(const StepRows& rows, Lane& lane, const float*& logits);
+  void begin_masks(const StepInput& input);
+  RowsOutput sample_rows(const StepRows& rows, Lane& lane, const float*& logits, const MaskJob* mask);
+  std::optional<OutputToken> sample_token(const Lane& lane, const MaskJob* mask);
   void read_prompt_logprobs(const StepRows& rows, const Lane& lane, const float*& logits, RowsOutput& out);
 
   Runner& runner_;
@@ -116,7 +126,9 @@ class DeviceStep {
   std::vector<SequenceTag> tags_;
   LogitsView logits_;
   int32_t device_fed_ = 0;
-  std::vector<float> row_;  // a row of logits that the processors may change
+  MaskFiller masks_;
+  std::span<const MaskJob> filled_;  // masks of the constrained row groups, in order
+  std::vector<float> row_;           // a row of logits that the processors may change
   // Outputs of the last step, by its row groups: what the next one is fed with.
   std::vector<int32_t> accepted_;
   std::vector<int32_t> sampled_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/constraint.h"
 #include "engine/sampler.h"
 
 namespace di::engine {
@@ -50,6 +51,8 @@ SequenceSpecRef sequence_spec(const GenerateRequest& request, int32_t choice, co
   spec->stop.max_model_len = info.max_model_len;
   spec->prompt_tokens = static_cast<int32_t>(request.prompt.size());
   spec->prompt_logprobs = choice == 0 ? request.prompt_logprobs : -1;
+  spec->constraint = request.constraint;
+  spec->constrained_prompt_tokens = request.constrained_prompt_tokens;
   return spec;
 }
 
@@ -94,6 +97,14 @@ std::expected<void, Rejection> check_request(const GenerateRequest& request, con
   }
   if (request.prompt_logprobs < -1 || request.prompt_logprobs > 1000) {
     return reject(RejectReason::kInvalid, "prompt_logprobs is {}, expected -1 to 1000", request.prompt_logprobs);
+  }
+  if (request.constrained_prompt_tokens < 0 || request.constrained_prompt_tokens > length) {
+    return reject(RejectReason::kInvalid, "constrained_prompt_tokens is {}, the prompt has {} tokens",
+                  request.constrained_prompt_tokens, length);
+  }
+  const auto opening = std::span(request.prompt).last(static_cast<size_t>(request.constrained_prompt_tokens));
+  if (const auto ok = make_matcher(request.constraint, request.stop_token_ids, opening); !ok) {
+    return reject(RejectReason::kInvalid, "the end of the prompt: {}", ok.error().message);
   }
   if (request.n < 1) return reject(RejectReason::kInvalid, "n is {}, expected at least 1", request.n);
   for (const int32_t token : request.stop_token_ids) {

@@ -28,7 +28,9 @@ struct SequenceSpec {
   SamplingParams sampling;  // with this choice's seed
   StopRules stop;
   int32_t prompt_tokens = 0;
-  int32_t prompt_logprobs = -1;  // alternatives per position; -1: off
+  int32_t prompt_logprobs = -1;           // alternatives per position; -1: off
+  structured::CompiledRef constraint;     // null: none
+  int32_t constrained_prompt_tokens = 0;  // as in GenerateRequest
 };
 using SequenceSpecRef = std::shared_ptr<const SequenceSpec>;
 
@@ -75,6 +77,7 @@ struct Sequence {
   int32_t preemptions = 0;
   RequestTimes times;
   std::vector<OutputToken> prompt_logprobs;  // collected until the first output
+  bool constraint_failed = false;            // how it ends
 
   int32_t length() const { return static_cast<int32_t>(tokens.size()); }
   int32_t output_tokens() const { return length() - prompt_tokens; }

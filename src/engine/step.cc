@@ -181,6 +181,14 @@ void Engine::process_rows(const Launched::Rows& rows, RowsOutput& output) {
   }
   seq.pending -= 1 + scheduler_.max_drafts;
   --seq.steps_pending;
+  if (output.constraint_failed) {
+    seq.constraint_failed = true;
+    finish(seq, {}, FinishReason::kError,
+           Error{Errc::kInternal, fmt::format("the constraint cannot go on after {} tokens of output: it reached its "
+                                              "limits or leaves no token that the other parameters allow",
+                                              seq.output_tokens())});
+    return;
+  }
   if (output.failed || output.tokens.empty()) {
     ++counters_.corrupted;
     finish(seq, {}, FinishReason::kError,
@@ -288,6 +296,7 @@ void Engine::emit(Sequence& seq, std::vector<OutputToken> tokens, FinishReason r
   out.prompt_logprobs = std::exchange(seq.prompt_logprobs, {});
   out.preemptions = seq.preemptions;
   out.times = seq.times;
+  out.constraint_failed = seq.constraint_failed;
   seq.request->sink(std::move(out));
 }
 

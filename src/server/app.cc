@@ -31,6 +31,7 @@ void App::set_progress(double fraction, std::string stage) {
 void App::set_ready(Service service) {
   service_ = std::move(service);
   metrics_.attach(*service_.engine);
+  if (service_.constraints != nullptr) metrics_.watch(*service_.constraints);
   set_progress(1.0, "ready");
   loaded_.store(true);
   Phase expected = Phase::kLoading;  // a drain that came first stays

@@ -20,6 +20,7 @@
 #include "server/timeline.h"
 #include "server/ui_feed.h"
 #include "server/workers.h"
+#include "structured/compile_pool.h"
 
 namespace di::server {
 
@@ -44,6 +45,7 @@ struct ServerConfig {
 // What is there once the model is loaded. Outlives every request.
 struct Service {
   engine::EngineApi* engine = nullptr;
+  structured::CompilePool* constraints = nullptr;  // null: none can be asked for
   codec::TokenizerRef tokenizer;
   codec::CodecOptions codec;  // with the served names
   std::string system_fingerprint;

@@ -5,6 +5,7 @@
 #include "server/app.h"
 #include "server/chat_extras.h"
 #include "server/chat_job.h"
+#include "server/constraint.h"
 
 namespace di::server {
 namespace {
@@ -12,6 +13,7 @@ namespace {
 ApiFailure from_api_error(const codec::ApiError& error) {
   ApiFailure failure{ErrorKind::kInvalidRequest, error.message, error.code, error.param, 0};
   if (error.http_status >= 500) failure = {ErrorKind::kInternal, "internal error", {}, {}, 0};
+  if (error.message.starts_with("Invalid json schema")) failure.code = "invalid_json_schema";
   if (error.code == "model_not_found") failure.kind = ErrorKind::kModelNotFound;
   if (error.code == "context_length_exceeded") failure.kind = ErrorKind::kContextLength;
   return failure;
@@ -45,13 +47,6 @@ std::optional<ApiFailure> check_limits(const Json& body, const codec::ConvertedR
           "stop",
           0};
     }
-  }
-  if (request.sampling.constraint && request.sampling.constraint->kind == codec::OutputConstraint::Kind::kRegex) {
-    return ApiFailure{ErrorKind::kNotImplemented,
-                      "response_format of type regex is not available on this server",
-                      {},
-                      "response_format",
-                      0};
   }
   return std::nullopt;
 }
@@ -87,13 +82,15 @@ std::expected<Json, ApiFailure> parse_body(std::string_view body, const codec::C
 struct Prepared {
   codec::ConvertedRequest request;
   engine::GenerateRequest generate;
+  std::optional<WantedConstraint> constraint;
 };
 
 std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, const HttpRequest& http,
                                             RequestTimeline& timeline) {
   const int64_t begun = app.clock().now_ns();
   const Json body = DI_TRY(parse_body(http.body, service.codec));
-  auto converted = codec::convert_parsed_request(codec::Api::kChat, body, service.codec);
+  const std::optional<Json> plain = without_structural_tag(body);
+  auto converted = codec::convert_parsed_request(codec::Api::kChat, plain ? *plain : body, service.codec);
   if (!converted) return std::unexpected(from_api_error(converted.error()));
   if (auto failure = check_limits(body, *converted, app.config())) return std::unexpected(*failure);
   const ChatExtras extras = DI_TRY(read_chat_extras(body, *service.tokenizer));
@@ -119,6 +116,9 @@ std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, co
   g.min_tokens = extras.min_tokens;
   g.ignore_eos = extras.ignore_eos;
   g.stop_token_ids = extras.stop_token_ids;
+  out.constraint = DI_TRY(read_constraint(body, *converted));
+  if (service.constraints != nullptr)
+    g.constrained_prompt_tokens = constrained_prompt_tokens(*converted, *service.constraints->vocabulary(), g.prompt);
   const int64_t now = app.clock().now_ns();
   if (app.config().max_queue_wait_ms > 0) g.queue_deadline_ns = now + app.config().max_queue_wait_ms * kNsPerMs;
   if (app.config().request_timeout_ms > 0) g.deadline_ns = now + app.config().request_timeout_ms * kNsPerMs;
@@ -133,13 +133,22 @@ void handle_chat_completions(App& app, const ExchangeRef& exchange) {
   const Service& service = *app.service();
   const HttpRequest& http = exchange->request();
   const TimelineRef timeline = app.timelines().start({http.id, "default", http.path, http.received_ns});
+  const auto refuse = [&app, exchange, timeline](const ApiFailure& failure) {
+    timeline->finish({http_status(failure.kind), "error"}, app.clock().now_ns());
+    app.reply_error(*exchange, failure);
+  };
   auto prepared = prepare(app, service, http, *timeline);
-  if (!prepared) {
-    timeline->finish({http_status(prepared.error().kind), "error"}, app.clock().now_ns());
-    return app.reply_error(*exchange, prepared.error());
-  }
+  if (!prepared) return refuse(prepared.error());
+  std::optional<WantedConstraint> constraint = std::move(prepared->constraint);
   const auto job = std::make_shared<ChatJob>(app, service, exchange, std::move(prepared->request), timeline);
-  job->start(std::move(prepared->generate));
+  if (!constraint) return job->start(std::move(prepared->generate));
+  // The answer's head waits for the verdict; this thread does not.
+  const auto generate = std::make_shared<engine::GenerateRequest>(std::move(prepared->generate));
+  compile_constraint(app, service, std::move(*constraint), [refuse, job, generate](const ConstraintVerdict& verdict) {
+    if (!verdict) return refuse(verdict.error());
+    generate->constraint = *verdict;
+    job->start(std::move(*generate));
+  });
 }
 
 }  // namespace di::server

@@ -44,8 +44,7 @@ bool is_off(const Json* value) {
 }
 
 std::expected<void, ApiFailure> refuse_unsupported(const Json& body) {
-  for (const std::string_view field : {"prompt_logprobs", "logprob_token_ids", "echo", "structured_outputs",
-                                       "guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
+  for (const std::string_view field : {"prompt_logprobs", "logprob_token_ids", "echo"}) {
     if (is_off(body.find(field))) continue;
     return Failure(ApiFailure{ErrorKind::kInvalidRequest, fmt::format("{} is not supported by this server", field),
                               "unsupported_parameter", std::string(field), 0});

@@ -220,6 +220,7 @@ void ChatJob::take(engine::Output& output) {
     }
     case engine::FinishReason::kError: {
       ApiFailure failure = from_error(output.error);
+      if (output.constraint_failed) failure.code = "constraint_failed";
       if (output.error.code == Errc::kResourceExhausted) failure.kind = ErrorKind::kQueueTimeout;
       fail(failure);
       return;

@@ -177,6 +177,19 @@ void ServerMetrics::watch(const HttpCounters& counters) {
                           [&counters] { return static_cast<double>(counters.malformed.load()); });
 }
 
+void ServerMetrics::watch(structured::CompilePool& constraints) {
+  constraints.on_compiled([this](double seconds) {
+    registry_->histogram("deepinfer:grammar_compile_seconds", "Time to compile a constraint.", kFirstTokenBounds)
+        .observe(seconds);
+  });
+  const auto counter = [&](const char* result, uint64_t structured::CompilePoolStats::* member) {
+    registry_->counter_from("deepinfer:grammar_cache_total", "Constraints asked for.", {{"result", result}},
+                            [&constraints, member] { return static_cast<double>(constraints.stats().*member); });
+  };
+  counter("hit", &structured::CompilePoolStats::hits);
+  counter("miss", &structured::CompilePoolStats::misses);
+}
+
 // A histogram that the engine keeps by itself.
 std::string ServerMetrics::iteration_tokens_text() const {
   const engine::EngineApi* engine = engine_.load();

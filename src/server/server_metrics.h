@@ -10,6 +10,7 @@
 #include "base/metrics.h"
 #include "engine/api.h"
 #include "server/http_server.h"
+#include "structured/compile_pool.h"
 
 namespace di::server {
 
@@ -20,6 +21,7 @@ class ServerMetrics {
   // From then on the engine's series carry its figures. It must outlive the last call of text().
   void attach(const engine::EngineApi& engine);
   void watch(const HttpCounters& counters);
+  void watch(structured::CompilePool& constraints);
   void set_load_progress(double fraction) { load_progress_->set(fraction); }
 
   std::string text() const;

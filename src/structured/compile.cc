@@ -82,13 +82,38 @@ Expected<RuleId> with_reasoning(Build& b, RuleId body) {
   return rule;
 }
 
+// body | free text with calls; the text alone is no whole answer.
+Expected<RuleId> with_tools(Build& b, RuleId body, const ConstraintSpec& spec) {
+  ConstraintSpec tools;
+  tools.kind = ConstraintKind::kToolCalls;
+  tools.payload = spec.or_tools;
+  tools.options = spec.options;
+  tools.options.tool_choice = ToolChoice::kRequired;
+  auto calls = build_other(b, tools);
+  if (!calls) return calls;
+  const RuleId rule = b.grammar.add_rule();
+  const StateId start = b.grammar.rules[rule].start;
+  const StateId text = b.grammar.add_state(rule);
+  const StateId end = b.grammar.add_state(rule);
+  b.grammar.states[end].final = true;
+  b.grammar.call(start, body, end);
+  b.grammar.lexeme(start, kAllBytes, text);
+  b.grammar.call(text, *calls, end);
+  return rule;
+}
+
 Expected<bool> build(Build& b, const ConstraintSpec& spec) {
-  if (spec.payload.size() > b.limits.max_schema_bytes) {
+  for (const std::string* text : {&spec.payload, &spec.or_tools}) {
+    if (text->size() <= b.limits.max_schema_bytes) continue;
     return refuse("constraint_too_large",
-                  fmt::format("{} bytes, at most {} are accepted", spec.payload.size(), b.limits.max_schema_bytes));
+                  fmt::format("{} bytes, at most {} are accepted", text->size(), b.limits.max_schema_bytes));
   }
   auto body = build_body(b, spec);
   if (!body) return std::unexpected(body.error());
+  if (!spec.or_tools.empty()) {
+    body = with_tools(b, *body, spec);
+    if (!body) return std::unexpected(body.error());
+  }
   if (b.arena.budget().exhausted()) return true;
   RuleId root = *body;
   if (spec.reasoning) {

@@ -25,6 +25,10 @@ Matcher::Matcher(CompiledRef compiled, std::vector<TokenId> stop_tokens)
   history_.push_back({c.parser->start(), false});
 }
 
+size_t Matcher::mask_words() const {
+  return compiled_->impl().vocabulary->mask_words();
+}
+
 bool Matcher::is_stop(TokenId id) const {
   return std::ranges::binary_search(stop_tokens_, id);
 }
@@ -124,7 +128,7 @@ size_t Matcher::validate(std::span<const TokenId> ids) const {
 size_t Matcher::fill_masks_along(std::span<const TokenId> draft, std::span<uint32_t> rows) {
   CompiledImpl& c = compiled_->impl();
   const std::lock_guard lock(c.mutex);
-  const size_t words = c.vocabulary->mask_words();
+  const size_t words = rows.size() / (draft.size() + 1);
   std::ranges::fill(rows, UINT32_MAX);
   Entry e = history_.back();
   for (size_t i = 0;; ++i) {

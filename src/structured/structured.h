@@ -81,6 +81,9 @@ struct ConstraintSpec {
   SpecOptions options;
   // A thinking part stands first: any ordinary token until </think> (§7.1).
   bool reasoning = false;
+  // JSON array of Chat function tools: instead of the constrained text, free text with calls of them may follow. Not
+  // with kToolCalls.
+  std::string or_tools;
 };
 
 // Control tokens by role; -1 where a vocabulary has none.
@@ -100,6 +103,8 @@ class Vocabulary {
   };
   // Row i is token i.
   static std::shared_ptr<const Vocabulary> create(std::vector<Token> tokens, SpecialTokens specials);
+  // The same with DeepSeek's names of control tokens looked up among the special ones.
+  static std::shared_ptr<const Vocabulary> create(std::vector<Token> tokens);
   // A Hugging Face tokenizer.json of the byte-level kind, with DeepSeek's names of special tokens.
   static Expected<std::shared_ptr<const Vocabulary>> from_tokenizer_json(std::string_view json);
 
@@ -148,6 +153,7 @@ class Matcher {
   // False when every ordinary token is allowed here (free text): the row need not be applied by a sampler that bans
   // control tokens by itself.
   bool needs_mask() const;
+  size_t mask_words() const;
   // row: mask_words() words, bit i & 31 of word i >> 5 = token i allowed. After termination: all zero.
   // False when a limit was reached: the sequence must end with constraint_failed.
   bool fill_mask(std::span<uint32_t> row);
@@ -159,8 +165,8 @@ class Matcher {
   bool accept_bytes(std::string_view bytes);
   // Longest acceptable prefix; the state stays.
   size_t validate(std::span<const TokenId> ids) const;
-  // rows[j] is the mask after draft[0..j); rows 0..valid prefix are filled, the rest of the (draft.size() + 1) rows are
-  // all ones. Returns the valid prefix; the state stays.
+  // rows: draft.size() + 1 rows of equal length, mask_words() or more. rows[j] is the mask after draft[0..j); rows
+  // 0..valid prefix are filled, the others are all ones. Returns the valid prefix; the state stays.
   size_t fill_masks_along(std::span<const TokenId> draft, std::span<uint32_t> rows);
   // Takes back the last n accepted tokens; false when there are fewer.
   bool rollback(size_t n);

@@ -145,6 +145,26 @@ std::shared_ptr<const Vocabulary> Vocabulary::create(std::vector<Token> tokens, 
   return std::make_shared<const Vocabulary>(std::make_unique<VocabularyImpl>(std::move(tokens), specials));
 }
 
+std::shared_ptr<const Vocabulary> Vocabulary::create(std::vector<Token> tokens) {
+  SpecialTokens roles;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (!tokens[i].special) continue;
+    const auto id = static_cast<TokenId>(i);
+    const std::string& s = tokens[i].bytes;
+    if (s == "<think>") roles.think_begin = id;
+    if (s == "</think>") roles.think_end = id;
+    if (s ==
+        "\xef\xbd\x9c"
+        "DSML\xef\xbd\x9c")
+      roles.dsml = id;
+    if (s ==
+        "<\xef\xbd\x9c"
+        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>")
+      roles.eos = id;
+  }
+  return create(std::move(tokens), roles);
+}
+
 int32_t Vocabulary::size() const {
   return static_cast<int32_t>(impl_->tokens.size());
 }
@@ -246,7 +266,6 @@ Expected<std::shared_ptr<const Vocabulary>> Vocabulary::from_tokenizer_json(std:
       }
     }
   }
-  SpecialTokens roles;
   const Json* added = doc->find("added_tokens");
   if (added != nullptr && added->is_array()) {
     for (const Json& a : added->as_array()) {
@@ -258,22 +277,7 @@ Expected<std::shared_ptr<const Vocabulary>> Vocabulary::from_tokenizer_json(std:
       *t = {content->as_string(), true};
     }
   }
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (!tokens[i].special) continue;
-    const auto id = static_cast<TokenId>(i);
-    const std::string& s = tokens[i].bytes;
-    if (s == "<think>") roles.think_begin = id;
-    if (s == "</think>") roles.think_end = id;
-    if (s ==
-        "\xef\xbd\x9c"
-        "DSML\xef\xbd\x9c")
-      roles.dsml = id;
-    if (s ==
-        "<\xef\xbd\x9c"
-        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>")
-      roles.eos = id;
-  }
-  return create(std::move(tokens), roles);
+  return create(std::move(tokens));
 }
 
 }  // namespace di::structured

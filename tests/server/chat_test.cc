@@ -202,7 +202,7 @@ TEST_F(Chat, WrongFieldsAreNamed) {
                                                        {R"(,"repetition_penalty":0)", "repetition_penalty"},
                                                        {R"(,"bad_words":[""])", "bad_words"},
                                                        {R"(,"prompt_logprobs":1)", "prompt_logprobs"},
-                                                       {R"(,"guided_regex":"a+")", "guided_regex"},
+                                                       {R"(,"guided_regex":1)", "guided_regex"},
                                                        {R"(,"n":17)", "n"},
                                                        {R"(,"allowed_token_ids":[-1])", "allowed_token_ids"}};
   for (const auto& [member, field] : cases) {
@@ -210,7 +210,8 @@ TEST_F(Chat, WrongFieldsAreNamed) {
     EXPECT_EQ(answer.status, 400) << member;
     EXPECT_EQ(answer.error().find("param")->as_string(), field) << answer.body;
   }
-  EXPECT_EQ(server.ask(post(chat_body("Hi", R"(,"prompt_logprobs":null,"echo":false,"guided_json":{})"))).status, 200);
+  EXPECT_EQ(server.ask(post(chat_body("Hi", R"(,"prompt_logprobs":null,"echo":false,"guided_json":null)"))).status,
+            200);
 }
 
 TEST_F(Chat, LineSeparatorsAreEscapedInEvents) {

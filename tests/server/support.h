@@ -20,6 +20,7 @@
 #include "engine/engine.h"
 #include "engine/scripted.h"
 #include "server/app.h"
+#include "server/constraint.h"
 
 namespace di::server {
 
@@ -33,6 +34,11 @@ inline codec::TokenizerRef test_tokenizer() {
     return codec::TokenizerRef();
   }();
   return tokenizer;
+}
+
+inline structured::VocabularyRef test_vocabulary() {
+  static const structured::VocabularyRef vocabulary = make_vocabulary(*test_tokenizer());
+  return vocabulary;
 }
 
 // One socket, blocking.
@@ -296,6 +302,7 @@ class TestServer {
   ~TestServer() {
     http_.stop();
     app_.stop_workers();
+    constraints_.reset();
     manual_.reset();
     engine_.reset();
   }
@@ -312,6 +319,8 @@ class TestServer {
     ready(*engine_);
     return *engine_;
   }
+
+  structured::CompilePoolOptions pool_options;  // for engines used afterwards
 
   uint16_t port() const { return http_.port(); }
   App& app() { return app_; }
@@ -331,6 +340,8 @@ class TestServer {
   void ready(engine::EngineApi& engine) {
     Service service;
     service.engine = &engine;
+    constraints_ = std::make_unique<structured::CompilePool>(test_vocabulary(), pool_options, clock_);
+    service.constraints = constraints_.get();
     service.tokenizer = test_tokenizer();
     service.codec.policy = codec::ApiPolicy::kExtended;
     service.codec.special = codec::SpecialSpellings::for_tokenizer(*service.tokenizer);
@@ -344,6 +355,7 @@ class TestServer {
   HttpServer http_;
   std::unique_ptr<ManualEngine> manual_;
   std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<structured::CompilePool> constraints_;
 };
 
 inline std::vector<int32_t> tokens_of(std::string_view text) {

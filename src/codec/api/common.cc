@@ -235,13 +235,25 @@ ApiResult<void> validate_tool_name(std::string_view name, std::string_view path)
   return {};
 }
 
-ApiResult<void> check_tool_schema(ToolDefinition& tool, bool has_parameters, const CodecOptions&) {
+namespace {
+
+// A valid schema that the official service would not take as a strict one: under the extended policy the rules of the
+// constrained decoder decide.
+bool beyond_subset(const Json& schema, const CodecOptions& options) {
+  return options.policy == ApiPolicy::kExtended && check_json_schema(schema).has_value();
+}
+
+}  // namespace
+
+ApiResult<void> check_tool_schema(ToolDefinition& tool, bool has_parameters, const CodecOptions& options) {
   if (tool.strict.value_or(false)) {
     if (!has_parameters) {
       tool.parameters = *parse_json(R"({"type":"object","properties":{},"additionalProperties":false,"required":[]})");
       return {};
     }
     auto normal = normalize_strict_schema(tool.parameters, true);
+    if (!normal && normal.error().kind != StrictError::Kind::kTopLevel && beyond_subset(tool.parameters, options))
+      return {};
     if (!normal) {
       const StrictError& error = normal.error();
       switch (error.kind) {
@@ -314,12 +326,13 @@ ApiResult<void> apply_tools(ToolRequest request, const CodecOptions& options, Co
   return {};
 }
 
-ApiResult<std::string> check_format(const FormatRequest& request, const CodecOptions&) {
+ApiResult<std::string> check_format(const FormatRequest& request, const CodecOptions& options) {
   if (request.format.kind != ResponseFormat::Kind::kJsonSchema) return std::string();
   if (request.strict) {
     auto normal = normalize_strict_schema(request.format.schema, false);
     if (!normal) {
       const StrictError& error = normal.error();
+      if (beyond_subset(request.format.schema, options)) return to_json(request.format.schema);
       switch (error.kind) {
         case StrictError::Kind::kGrammar:
           return bad_request("Invalid json schema: {}", error.message);
