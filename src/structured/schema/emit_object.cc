@@ -81,7 +81,7 @@ std::vector<Emitter::NameClass> Emitter::name_classes(const ObjectShape& s, cons
     }
     parts = std::move(next);
     if (parts.size() > 64) {
-      refuse_shape("constraint_too_complex", "patternProperties",
+      refuse_shape(s.rest[0].origin, "constraint_too_complex", "patternProperties",
                    "the patterns divide the names into more than 64 classes");
       return {};
     }

@@ -130,12 +130,14 @@ void Emitter::finish() {
     if (job.array) emit_array(job.rule, *job.array);
     if (job.object) emit_object(job.rule, *job.object);
     if (grammar_.states.size() > static_cast<size_t>(limits_.max_nodes))
-      refuse_shape("constraint_too_complex", "", "the grammar has too many states");
+      refuse_shape({}, "constraint_too_complex", "", "the grammar has too many states");
   }
 }
 
-void Emitter::refuse_shape(std::string_view code, std::string_view keyword, std::string message) {
-  if (!error_) error_ = CompileError{std::string(code), {}, std::string(keyword), std::move(message)};
+void Emitter::refuse_shape(Origin origin, std::string_view code, std::string_view keyword, std::string message) {
+  if (error_) return;
+  const std::string pointer = origin.at == nullptr ? std::string() : schema_.pointer_to(origin.at);
+  error_ = CompileError{std::string(code), pointer, std::string(keyword), std::move(message)};
 }
 
 // ---- arrays
@@ -166,13 +168,22 @@ void Emitter::item_edges(StateId from, StateId to, ExprId item, const ArrayShape
   value_edges(from, to, parts(rest), grammar_.add_op(other));
 }
 
-void Emitter::emit_array(RuleId rule, const ArrayShape& s) {
-  if (s.contains.size() > 1)
-    return refuse_shape("unsupported_schema_feature", "contains", "only one contains can be enforced at one place");
-  if (!s.contains.empty() && s.contains[0].max != kUnbounded && !schema_.unfold(s.contains[0].item).exact) {
-    return refuse_shape("unsupported_schema_feature", "contains", "the schema of contains cannot be negated");
+// Lenient: what cannot be enforced is left out with a warning.
+void Emitter::emit_array(RuleId rule, const ArrayShape& wanted) {
+  ArrayShape s = wanted;
+  const auto why_not = [&]() -> std::string {
+    if (s.contains.size() > 1) return "only one contains can be enforced at one place";
+    const bool negated = !s.contains.empty() && s.contains[0].max != kUnbounded;
+    return negated && !schema_.unfold(s.contains[0].item).exact ? "the schema of contains cannot be negated" : "";
+  };
+  if (std::string why = why_not(); !why.empty()) {
+    if (!schema_.cannot(s.contains.back().origin, "contains", std::move(why))) return;
+    s.contains.clear();
   }
-  if (s.unique && s.max > 1) return emit_unique(rule, s);
+  if (s.unique && s.max > 1) {
+    std::string why = emit_unique(rule, s);
+    if (why.empty() || !schema_.cannot(s.unique_origin, "uniqueItems", std::move(why))) return;
+  }
   const StateId start = grammar_.rules[rule].start;
   const StateId end = grammar_.add_state(rule);
   grammar_.states[end].final = true;
@@ -257,10 +268,9 @@ bool Emitter::enumerate(NodeId node, size_t limit, std::vector<std::string>& out
   return true;
 }
 
-void Emitter::emit_unique(RuleId rule, const ArrayShape& s) {
+std::string Emitter::emit_unique(RuleId rule, const ArrayShape& s) {
   constexpr size_t kMost = 64;
-  if (!s.contains.empty())
-    return refuse_shape("unsupported_schema_feature", "uniqueItems", "not together with contains");
+  if (!s.contains.empty()) return "not together with contains";
   const size_t k = s.prefix.size();
   std::vector<ExprId> items = s.prefix;
   if (s.rest != kNeverExpr) items.push_back(s.rest);
@@ -271,8 +281,7 @@ void Emitter::emit_unique(RuleId rule, const ArrayShape& s) {
     const ValueParts p = parts(items[i]);
     std::vector<std::string> found;
     if (!p.rules.empty() || !enumerate(p.scalar, kMost * 48, found)) {
-      return refuse_shape("unsupported_schema_feature", "uniqueItems",
-                          "items must come from a finite set of at most 64 scalar values, or maxItems be at most 1");
+      return "items must come from a finite set of at most 64 scalar values, or maxItems be at most 1";
     }
     for (std::string& t : found) {
       const auto d = t[0] == '-' || (t[0] >= '0' && t[0] <= '9') ? Decimal::parse(t) : std::nullopt;
@@ -282,8 +291,12 @@ void Emitter::emit_unique(RuleId rule, const ArrayShape& s) {
       texts[i].emplace_back(std::move(t), static_cast<uint32_t>(it - values.begin()));
     }
   }
-  if (values.size() > kMost)
-    return refuse_shape("unsupported_schema_feature", "uniqueItems", "more than 64 different items");
+  if (values.size() > kMost) return "more than 64 different items";
+  const bool too_few = s.min > values.size() || (k > 0 && s.min > 0 && s.rest == kNeverExpr && s.min > k);
+  // A prefix could use up what a later place needs: only alike places are followed.
+  if (!too_few && k > 0 && s.min > 1 && std::ranges::any_of(items, [&](ExprId e) { return e != items[0]; })) {
+    return "items of different schemas with a lower bound";
+  }
   const StateId end = grammar_.add_state(rule);
   grammar_.states[end].final = true;
   const StateId open = grammar_.add_state(rule);
@@ -291,13 +304,7 @@ void Emitter::emit_unique(RuleId rule, const ArrayShape& s) {
   grammar_.lexeme(grammar_.rules[rule].start, arena_.concat(arena_.byte('['), space_), open);
   if (s.min == 0) grammar_.lexeme(open, arena_.byte(']'), end);
   grammar_.skip(open, before);
-  if (s.min > values.size() || (k > 0 && s.min > 0 && s.rest == kNeverExpr && s.min > k)) return;
-  if (k > 0 && s.min > 1) {
-    // A prefix could use up what a later place needs: only alike places are followed.
-    if (std::ranges::any_of(items, [&](ExprId e) { return e != items[0]; })) {
-      return refuse_shape("unsupported_schema_feature", "uniqueItems", "items of different schemas with a lower bound");
-    }
-  }
+  if (too_few) return {};
   auto edges = [&](StateId from, StateId to, size_t item) {
     for (const auto& [text, index] : texts[item]) {
       Operation op;
@@ -318,7 +325,7 @@ void Emitter::emit_unique(RuleId rule, const ArrayShape& s) {
     edges(before, after, i);
     grammar_.lexeme(after, close, end, enough_op);
     const bool last = i + 1 == items.size();
-    if (last && s.rest == kNeverExpr) return;
+    if (last && s.rest == kNeverExpr) return {};
     const size_t next = last ? i : i + 1;
     // A comma only where some item of the next place is left.
     const StateId gap = last ? before : grammar_.add_state(rule);
@@ -329,6 +336,7 @@ void Emitter::emit_unique(RuleId rule, const ArrayShape& s) {
     }
     before = gap;
   }
+  return {};
 }
 
 }  // namespace di::structured

@@ -59,7 +59,8 @@ class Emitter {
 
   NodeId scalar_of(const Lang& lang, bool strings);
   void emit_array(RuleId rule, const ArrayShape& shape);
-  void emit_unique(RuleId rule, const ArrayShape& shape);
+  // Why it cannot be done; empty: done.
+  std::string emit_unique(RuleId rule, const ArrayShape& shape);
   void emit_object(RuleId rule, const ObjectShape& shape);
   void emit_ordered(RuleId rule, const ObjectShape& shape, const std::vector<Named>& members,
                     const std::vector<NameClass>& rest);
@@ -69,7 +70,7 @@ class Emitter {
   void item_edges(StateId from, StateId to, ExprId item, const ArrayShape& shape, uint32_t count_cap);
   bool has_endless_repeat(NodeId node) const;
   bool enumerate(NodeId node, size_t limit, std::vector<std::string>& out);
-  void refuse_shape(std::string_view code, std::string_view keyword, std::string message);
+  void refuse_shape(Origin origin, std::string_view code, std::string_view keyword, std::string message);
 
   Arena& arena_;
   Grammar& grammar_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "structured/regex/arena.h"
+#include "structured/schema/document.h"
 
 namespace di::structured {
 
@@ -16,6 +17,12 @@ using ExprId = uint32_t;
 constexpr ExprId kAnyExpr = 0;
 constexpr ExprId kNeverExpr = 1;
 constexpr uint64_t kUnbounded = UINT64_MAX;
+
+// Where a keyword stands, for error messages; no part of what is allowed.
+struct Origin {
+  const Value* at = nullptr;
+  friend bool operator==(Origin, Origin) { return true; }
+};
 
 // Numbers: a set closed by value (decimal.h). `any`: all of them, exponents too. `integer`: only the whole ones.
 struct NumberPart {
@@ -29,6 +36,7 @@ struct Contains {
   ExprId item = kAnyExpr;
   uint64_t min = 1;
   uint64_t max = kUnbounded;
+  Origin origin;
   friend bool operator==(const Contains&, const Contains&) = default;
 };
 
@@ -38,6 +46,7 @@ struct ArrayShape {
   uint64_t min = 0;
   uint64_t max = kUnbounded;
   bool unique = false;
+  Origin unique_origin;
   std::vector<Contains> contains;
   friend bool operator==(const ArrayShape&, const ArrayShape&) = default;
 };
@@ -52,6 +61,7 @@ struct Property {
 struct RestRule {
   std::vector<std::pair<NodeId, ExprId>> patterns;
   ExprId additional = kAnyExpr;
+  Origin origin;
   friend bool operator==(const RestRule&, const RestRule&) = default;
 };
 

@@ -73,7 +73,7 @@ Lang Schema::of_constant(const Value& value) {
         s.props.push_back({value.keys[i], constant(value.items[i])});
         add_name(s.required, value.keys[i]);
       }
-      s.rest.push_back({{}, kNeverExpr});
+      s.rest.push_back({{}, kNeverExpr, {}});
       s.all_evaluated = true;
       s.any_order = true;
       l.objects.push_back(std::move(s));
@@ -103,6 +103,7 @@ ArrayShape Schema::meet(const ArrayShape& a, const ArrayShape& b) {
   out.min = std::max(a.min, b.min);
   out.max = std::min(a.max, b.max);
   out.unique = a.unique || b.unique;
+  out.unique_origin = a.unique ? a.unique_origin : b.unique_origin;
   out.contains = a.contains;
   for (const Contains& c : b.contains) add_distinct(out.contains, c);
   return out;
@@ -240,7 +241,7 @@ void Schema::complement_arrays(const Lang& a, Lang& out) {
     if (s.rest != kAnyExpr) {
       if (s.prefix.empty()) {
         w = {};
-        w.contains.push_back({none(s.rest), 1, kUnbounded});
+        w.contains.push_back({none(s.rest), 1, kUnbounded, {}});
         ways.push_back(w);
       } else if (s.rest == kNeverExpr) {
         w = {};
@@ -253,12 +254,12 @@ void Schema::complement_arrays(const Lang& a, Lang& out) {
     for (const Contains& c : s.contains) {
       if (c.min > 0) {
         w = {};
-        w.contains.push_back({c.item, 0, c.min - 1});
+        w.contains.push_back({c.item, 0, c.min - 1, c.origin});
         ways.push_back(w);
       }
       if (c.max != kUnbounded) {
         w = {};
-        w.contains.push_back({c.item, c.max + 1, kUnbounded});
+        w.contains.push_back({c.item, c.max + 1, kUnbounded, c.origin});
         ways.push_back(w);
       }
     }

@@ -58,7 +58,7 @@ std::optional<uint64_t> Schema::count_of(const Value& node, std::string_view key
 Lang Schema::read(const Value& node) {
   Lang lang = everything();
   if (options_.close_objects && node.find("additionalProperties") == nullptr)
-    lang.objects[0].rest.push_back({{}, kNeverExpr});
+    lang.objects[0].rest.push_back({{}, kNeverExpr, {}});
   if (options_.close_objects && node.find("properties") != nullptr) lang.objects[0].rest.clear();
   read_types(node, lang);
   read_values(node, lang);
@@ -269,9 +269,11 @@ void Schema::read_arrays(const Value& node, Lang& lang) {
   if (s.max != kUnbounded && s.max > limits_.max_repeat) s.max = kUnbounded;
   const Value* unique = typed(node, "uniqueItems", Value::Kind::kBool, "a boolean");
   s.unique = unique != nullptr && unique->boolean;
+  s.unique_origin = {&node};
   if (const Value* c = node.find("contains")) {
     Contains k;
     k.item = schema(*c);
+    k.origin = {&node};
     k.min = count_of(node, "minContains").value_or(1);
     k.max = count_of(node, "maxContains").value_or(kUnbounded);
     if (k.min > 0 || k.max != kUnbounded) s.contains.push_back(k);
@@ -284,6 +286,7 @@ void Schema::read_arrays(const Value& node, Lang& lang) {
 
 void Schema::read_rest(const Value& node, ObjectShape& s) {
   RestRule rule;
+  rule.origin = {&node};
   if (const Value* pp = typed(node, "patternProperties", Value::Kind::kObject, "an object")) {
     for (size_t i = 0; i < pp->items.size(); ++i) {
       PatternLimits limits;

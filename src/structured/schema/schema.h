@@ -38,6 +38,12 @@ class Schema {
   // What is written for a number part.
   NodeId number_text(const NumberPart& part);
   void fail(std::string_view code, const Value* at, std::string_view keyword, std::string message);
+  // A keyword that cannot be enforced: an error (false), or in lenient mode a warning (true).
+  bool cannot(const Value& node, std::string_view keyword, std::string message);
+  bool cannot(Origin origin, std::string_view keyword, std::string message) {
+    return cannot(origin.at != nullptr ? *origin.at : root_, keyword, std::move(message));
+  }
+  std::string pointer_to(const Value* v) const;
 
  private:
   enum class Kind : uint8_t { kAny, kNever, kSchema, kAll, kNot, kConstant };
@@ -54,7 +60,6 @@ class Schema {
 
   ExprId intern(Expr e);
   void index();
-  std::string pointer_to(const Value* v) const;
   const Value* resolve(const Value& from, const std::string& ref);
   const Value* follow(const Value* from, std::string_view pointer) const;
 
@@ -73,7 +78,6 @@ class Schema {
   void apply_if(const Value& node, Lang& lang);
   void apply_unevaluated(const Value& node, Lang& lang);
   void apply_reference(const Value& node, const std::string& key, const Value& value, Lang& lang);
-  bool cannot(const Value& node, std::string_view keyword, std::string message);
   std::optional<uint64_t> count_of(const Value& node, std::string_view keyword);
   const Value* typed(const Value& node, std::string_view keyword, Value::Kind kind, std::string_view expected);
 
