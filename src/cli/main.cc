@@ -29,6 +29,8 @@ struct Options {
   GenerateOptions generate;
   InspectOptions inspect;
   BenchKernelsOptions bench_kernels;
+  BenchLongContextOptions bench_long_context;
+  BenchReplayOptions bench_replay;
 };
 
 size_t edit_distance(const std::string& a, const std::string& b) {
@@ -181,6 +183,23 @@ void add_serve(CLI::App& root, ServeOptions& o) {
                "Time in which a client must read something (60s)");
 }
 
+void add_bench_caches(CLI::App& bench, Options& o) {
+  CLI::App& context = *bench.add_subcommand("long-context", "Cost per decoded token and memory at growing contexts");
+  add_model_folder(context, o.bench_long_context.folder, false);
+  context.add_option("--contexts", o.bench_long_context.contexts, "Tokens, ascending")
+      ->delimiter(',')
+      ->check(CLI::Range(16, 1 << 20))
+      ->capture_default_str();
+  CLI::App& replay = *bench.add_subcommand("replay", "What bounded replay and truncated prefill change in the answers");
+  add_model_folder(replay, o.bench_replay.folder, false);
+  replay.add_option("--prompts", o.bench_replay.prompts, "JSON lines with messages (stories of the model's own)");
+  replay.add_option("--limit", o.bench_replay.limit, "Lines to take of the file")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  replay.add_option("--threads", o.bench_replay.threads, "Compute threads (all usable cores)")
+      ->check(CLI::Range(1, 1024));
+}
+
 void add_bench(CLI::App& root, Options& o) {
   CLI::App& bench = *root.add_subcommand("bench", "Measure");
   bench.require_subcommand(1);
@@ -194,6 +213,7 @@ void add_bench(CLI::App& root, Options& o) {
   kernels.add_option("--megabytes", o.bench_kernels.megabytes, "Weights of the bandwidth cases")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  add_bench_caches(bench, o);
 }
 
 void add_commands(CLI::App& root, Options& o) {
@@ -274,6 +294,16 @@ void start_log(const LogOptions& options, bool quiet) {
   configure_log(config);
 }
 
+int bench(const CLI::App& command, Options& o) {
+  const std::string name = command.get_subcommands().front()->get_name();
+  for (std::string* folder : {&o.bench_long_context.folder, &o.bench_replay.folder}) {
+    if (folder->empty()) *folder = default_model_folder();
+  }
+  if (name == "long-context") return bench_long_context(o.bench_long_context);
+  if (name == "replay") return bench_replay(o.bench_replay);
+  return bench_kernels(o.bench_kernels);
+}
+
 int dispatch(const CLI::App& root, Options& o) {
   const std::string name = root.get_subcommands().front()->get_name();
   start_log(o.log, name != "serve");
@@ -284,7 +314,7 @@ int dispatch(const CLI::App& root, Options& o) {
   if (name == "chat") return chat(o.chat);
   if (name == "run") return run(o.run);
   if (name == "generate") return generate(o.generate);
-  if (name == "bench") return bench_kernels(o.bench_kernels);
+  if (name == "bench") return bench(*root.get_subcommands().front(), o);
   return model_inspect(o.inspect);
 }
 

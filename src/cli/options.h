@@ -77,11 +77,25 @@ struct BenchKernelsOptions {
   int64_t megabytes = 256;  // of weights in the bandwidth cases
 };
 
+struct BenchLongContextOptions {
+  std::string folder;
+  std::vector<int32_t> contexts = {1024, 8192, 32000, 262144};
+};
+
+struct BenchReplayOptions {
+  std::string folder;
+  std::string prompts;  // JSON lines with `messages`; empty: stories that the model tells itself
+  int32_t limit = 100;  // lines of the file
+  int32_t threads = 0;
+};
+
 int serve(const ServeOptions& options);
 int chat(const ChatOptions& options);
 int run(const ChatOptions& options);
 int generate(const GenerateOptions& options);
 int model_inspect(const InspectOptions& options);
 int bench_kernels(const BenchKernelsOptions& options);
+int bench_long_context(const BenchLongContextOptions& options);
+int bench_replay(const BenchReplayOptions& options);
 
 }  // namespace di::cli
