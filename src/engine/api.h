@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kv/prefix_cache.h"
+#include "kv/swa_cache.h"
 #include "structured/structured.h"
 
 namespace di::engine {
@@ -48,6 +50,9 @@ enum class TrafficClass : uint8_t { kInteractive, kAgent, kBatch };
 struct GenerateRequest {
   std::string id;  // for logs; need not be unique
   std::string tenant;
+  // Blocks of KV are shared inside a namespace only (server.md §2.1: 32 bytes derived from tenant, user and salt).
+  // Empty: that of the tenant; without a tenant too: shared by all.
+  std::string cache_namespace;
   std::vector<int32_t> prompt;
   SamplingParams sampling;
   int32_t n = 1;            // choices; choice i draws with seed + i
@@ -97,6 +102,13 @@ struct RequestTimes {
   int64_t finished_ns = 0;
 };
 
+// Why no more of a prompt was there already, and where it was started from (kv-cache.md §6.4).
+struct CacheReport {
+  kv::Miss miss;
+  kv::SwaOutcome window = kv::SwaOutcome::kNone;
+  int32_t replay_rows = 0;
+};
+
 // One delivery: the tokens a step gave to one choice, and its end with the last one.
 struct Output {
   int32_t choice = 0;
@@ -109,6 +121,7 @@ struct Output {
   bool constraint_failed = false;  // of kError: the constraint ran into its limits or contradicts other parameters
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // of the prompt, taken from a cache
+  CacheReport cache;          // of this choice's first admission
   int64_t output_tokens = 0;  // so far, this choice, without the stop token
   int32_t preemptions = 0;
   RequestTimes times;
@@ -131,8 +144,12 @@ struct EngineInfo {
   int32_t max_num_seqs = 0;
   int32_t block_tokens = 0;
   int32_t n_blocks = 0;  // usable ones
-  std::string kv_dtype;  // "fp4", "fp32", … for dashboards
-  std::string backend;   // "cpu-avx2", "scripted", …
+  bool prefix_cache = false;
+  bool swa_replay = false;
+  std::string_view prefill_truncation = "off";  // off, mask, compact
+  int32_t replay_keep = 0;                      // rows kept by truncated prefill
+  std::string kv_dtype;                         // "fp4", "fp32", … for dashboards
+  std::string backend;                          // "cpu-avx2", "scripted", …
 };
 
 inline constexpr std::array<double, 16> kIterationTokenBounds = {1,   8,    16,   32,   64,   128,  256,  512,
@@ -158,6 +175,17 @@ struct EngineStats {
   double forward_seconds = 0;
   double sample_seconds = 0;
   double post_seconds = 0;
+  // Reuse of KV.
+  uint64_t prefix_queries = 0;  // prompt tokens looked up
+  uint64_t prefix_hits = 0;     // of these, found
+  uint64_t cached_by_host = 0;  // of these, started from a window of the host cache
+  uint64_t forks = 0;           // choices that took over another one's prompt
+  uint64_t replays = 0;
+  uint64_t replayed_tokens = 0;
+  std::array<uint64_t, kv::kMissReasons> misses{};  // requests by kv::MissReason
+  int64_t kept_blocks = 0;                          // known and without an owner
+  uint64_t evicted_blocks = 0;
+  kv::SwaStats windows;
   int64_t last_step_ns = 0;  // when a step ended last, or the engine was last idle
 };
 

@@ -38,7 +38,11 @@ void DeviceStep::fill_lanes(const StepInput& input) {
           make_matcher(lane.spec->constraint, lane.spec->stop.stop_token_ids, std::span(lane.tokens).subspan(begin));
       lane.unmatched = !matcher;
       lane.matcher = matcher ? std::move(*matcher) : std::nullopt;
+      lane.window_save = nullptr;
+      if (rows.window_load != nullptr) runner_.load_window(rows.slot, *rows.window_load);
     }
+    if (rows.window_save != nullptr) lane.window_save = rows.window_save;
+    for (const auto& [place, block] : rows.replaced_blocks) lane.block_table[static_cast<size_t>(place)] = block;
     lane.block_table.insert(lane.block_table.end(), rows.new_blocks.begin(), rows.new_blocks.end());
   }
 }
@@ -92,6 +96,8 @@ void DeviceStep::build_chunks(const StepInput& input) {
     chunk.block_table = lane.block_table;
     chunk.window_start = rows.window_start;
     chunk.block_write_begin = rows.block_write_begin;
+    chunk.keep_begin = rows.keep_begin;
+    chunk.masked = rows.masked;
     chunk.logits_begin = rows.prompt_logprobs         ? chunk.begin
                          : rows.sample && rows.decode ? chunk.begin
                          : rows.sample                ? chunk.begin + chunk.count - 1
@@ -149,6 +155,8 @@ std::vector<RowsOutput> DeviceStep::sample(const StepInput& input, const SampleI
     Lane& lane = lanes_[static_cast<size_t>(rows.slot)];
     const bool masked = rows.sample && !lane.stopped && lane.constrained();
     RowsOutput result = sample_rows(rows, lane, logits, masked ? &filled_[mask++] : nullptr);
+    const int32_t end = first_position_[i] + (rows.decode ? 1 + result.accepted : rows.count);
+    result.window = save_window(rows, lane, end);
     if (rows.sample) {
       // A lane without a token (not finite, or ended before) goes on with any: its output is discarded.
       accepted_[i] = result.accepted;
@@ -158,6 +166,13 @@ std::vector<RowsOutput> DeviceStep::sample(const StepInput& input, const SampleI
     out.push_back(std::move(result));
   }
   return out;
+}
+
+// `end`: positions that stay.
+kv::SwaEntryRef DeviceStep::save_window(const StepRows& rows, Lane& lane, int32_t end) {
+  if (lane.window_save == nullptr || lane.window_save->position > end) return nullptr;
+  runner_.save_window(rows.slot, *lane.window_save);
+  return std::move(lane.window_save);
 }
 
 // The row of position p says how probable the prompt's token p+1 was.

@@ -25,6 +25,7 @@
 #include "engine/sampler.h"
 #include "engine/sequence.h"
 #include "engine/trace.h"
+#include "kv/swa_cache.h"
 #include "model/batch.h"
 
 namespace di::engine {
@@ -41,10 +42,15 @@ struct StepRows {
   int32_t remap = -1;               // its index in the step launched before, -1: not in it
   int32_t window_start = 0;         // as in model::SequenceChunk
   int32_t block_write_begin = 0;    // as in model::SequenceChunk
+  int32_t keep_begin = 0;           // as in model::SequenceChunk
+  bool masked = false;              // as in model::SequenceChunk
   bool prompt_logprobs = false;     // of the chunk's positions
   SequenceSpecRef admitted;         // set when the sequence gets its slot: refills the lane …
   std::vector<int32_t> tokens;      // … with its prompt and output so far
   std::vector<int32_t> new_blocks;  // appended to the lane's table (after a refill: the whole table)
+  std::vector<std::pair<int32_t, int32_t>> replaced_blocks;  // place in the table, block with the same contents
+  kv::SwaEntryRef window_load;                               // of an admission: the slot starts from there
+  kv::SwaEntryRef window_save;  // to be filled when the sequence reaches its position, in this step or a later one
 };
 
 struct StepInput {
@@ -67,6 +73,7 @@ struct RowsOutput {
   int32_t accepted = 0;             // of these
   bool failed = false;              // no finite logit was left
   bool constraint_failed = false;   // the constraint reached its limits, or leaves no token that is possible
+  kv::SwaEntryRef window;           // filled
 };
 
 struct StepOutput {
@@ -88,6 +95,7 @@ struct Lane {
 
   // After the end of the constrained text (ignore_eos) anything goes.
   bool constrained() const { return matcher && !matcher->terminated(); }
+  kv::SwaEntryRef window_save;
 };
 
 class DeviceStep {
@@ -107,6 +115,7 @@ class DeviceStep {
  private:
   void fill_lanes(const StepInput& input);
   void clear_outputs(size_t groups);
+  kv::SwaEntryRef save_window(const StepRows& rows, Lane& lane, int32_t end);
   void hand_over_rows(const StepInput& input);
   void build_chunks(const StepInput& input);
   void begin_masks(const StepInput& input);

@@ -19,6 +19,15 @@ Result<EngineInfo> plan_info(const RunnerInfo& runner, const EngineOptions& opti
   info.kv_dtype = runner.kv_dtype;
   info.backend = runner.backend;
   info.max_num_seqs = options.max_num_seqs;
+  const ReuseOptions& reuse = options.reuse;
+  info.prefix_cache = reuse.prefix_cache && runner.window > 0;
+  info.swa_replay = info.prefix_cache && reuse.replay;
+  if (runner.window_bytes_encoder > 0) info.replay_keep = reuse.replay_keep;
+  if (info.replay_keep > 0) info.prefill_truncation = reuse.mask ? "mask" : "compact";
+  if (info.replay_keep > 0 && info.replay_keep < runner.window + runner.backtracking) {
+    return fail(Errc::kInvalidRequest, "replay-keep is {}, expected at least window + roll-back rows = {}",
+                info.replay_keep, runner.window + runner.backtracking);
+  }
 
   if (options.max_num_seqs < 1) {
     return fail(Errc::kInvalidRequest, "max-num-seqs is {}, expected at least 1", options.max_num_seqs);
@@ -71,8 +80,11 @@ Engine::Engine(std::unique_ptr<Runner> runner, const EngineOptions& options, Eng
       info_(std::move(info)),
       scheduler_(scheduler_config(runner_->info(), options)),
       clock_(clock),
-      blocks_(runner_->info().n_blocks),
+      blocks_(runner_->info().n_blocks, info_.block_tokens),
       slots_(runner_->info().n_slots),
+      windows_({options.reuse.window_memory_bytes, options.reuse.window_retention_ns}),
+      rules_{runner_->info().window, info_.block_tokens, options.reuse.replay,
+             options.reuse.replay ? kv::ReplayRules{}.lower_reach : INT32_MAX},
       worker_(*runner_, runner_->info().max_drafts, clock, options.trace) {
   publish_stats();
   thread_ = std::thread([this] { run(); });
@@ -125,6 +137,7 @@ std::expected<RequestId, Rejection> Engine::submit(GenerateRequest request, Outp
   entry->spec = std::move(request);
   entry->sink = std::move(sink);
   entry->arrival_ns = clock_.now_ns();
+  if (info_.prefix_cache) entry->chain = chain_of(entry->spec);  // on the caller's thread: long prompts take their time
   if (!commands_.push(std::move(entry))) {
     queued_tokens_.fetch_sub(tokens);
     queued_requests_.fetch_sub(1);
@@ -198,6 +211,8 @@ void Engine::add_request(std::unique_ptr<Request> owned) {
     seq->prompt_tokens = seq->length();
     seq->spec = sequence_spec(request.spec, choice, info_);
     seq->times.arrival_ns = request.arrival_ns;
+    seq->chain = request.chain;
+    request.choices.push_back(seq->id);
     enqueue(*seq, false);
     sequences_.emplace(seq->id, std::move(seq));
   }
@@ -242,6 +257,9 @@ void Engine::publish_stats() {
   counters_.total_blocks = blocks_.capacity();
   counters_.used_slots = slots_.used_count();
   counters_.total_slots = slots_.capacity();
+  counters_.kept_blocks = blocks_.kept_count();
+  counters_.evicted_blocks = blocks_.evictions();
+  counters_.windows = windows_.stats();
   counters_.last_step_ns = clock_.now_ns();
   const std::lock_guard lock(stats_mutex_);
   stats_ = counters_;

@@ -28,9 +28,25 @@
 #include "engine/sequence.h"
 #include "engine/step_worker.h"
 #include "engine/trace.h"
+#include "kv/block_hash.h"
 #include "kv/block_pool.h"
+#include "kv/prefix_cache.h"
+#include "kv/replay_plan.h"
+#include "kv/swa_cache.h"
 
 namespace di::engine {
+
+// Reuse of KV between requests (kv-cache.md §6, model.md §6). Without prefix_cache only the choices of one request
+// share.
+struct ReuseOptions {
+  bool prefix_cache = true;
+  bool replay =
+      false;  // a hit without its sliding window recomputes the last W positions; off: it is used up to a window
+  int64_t window_memory_bytes = 0;  // of the host cache of windows
+  int64_t window_retention_ns = 180 * kNsPerSecond;
+  int32_t replay_keep = 0;  // truncated prefill: rows at the prompt's end that run through the decoder half; 0: all
+  bool mask = false;        // truncated prefill computes all rows and hides what it would have left out
+};
 
 struct EngineOptions {
   int64_t max_model_len = 0;  // 0: as many positions as the runner has and the pool can hold
@@ -44,6 +60,7 @@ struct EngineOptions {
   bool recompute_preempted = true;       // false: a sequence that loses its memory ends with kPreempted
   Trace* trace = nullptr;                // this and the next must outlive the engine
   ScheduleRecorder* recorder = nullptr;
+  ReuseOptions reuse = {};
 };
 
 class Engine final : public EngineApi {
@@ -94,7 +111,8 @@ class Engine final : public EngineApi {
   };
   bool step();
   StepPlan schedule();
-  void apply(const StepPlan& plan);
+  void drop_broken_forks(StepPlan& plan);
+  void apply(StepPlan& plan);
   bool launch(const StepPlan& plan);
   StepRows launch_rows(const ScheduledRows& rows, Launched& launched);
   void process();
@@ -116,19 +134,25 @@ class Engine final : public EngineApi {
   //   find_start     its turn to be admitted has come: what of it exists already? May be asked again in later steps.
   //   take_over      it is admitted with a slot: make seq.blocks, computed, cached_tokens, window_start and
   //                  block_write_begin what find_start promised. Copies that must precede the step go to copies_.
-  //   blocks_filled  positions [0, tokens) are stored for good (results of their step are processed): full blocks may
-  //                  be offered to others. Called when `tokens` has grown.
-  //   retain         before its blocks and slot are given back, at the end or at a preemption. A step in flight may
-  //   still
-  //                  write positions >= seq.length()-1.
+  //   order_window   its rows are launched: the window to be saved when it reaches a block boundary, if any.
+  //   keep_window    such a window has come back.
+  //   blocks_filled  positions [0, tokens) are stored for good (results of their step are processed): full blocks are
+  //                  offered to others. Called when `tokens` has grown. A step in flight may still write positions
+  //                  >= seq.length()-1 when the sequence ends, never those of a full block.
   //   freed_blocks   how many blocks would be free if it gave up its own.
   Start find_start(Sequence& seq);
   void take_over(Sequence& seq);
+  kv::SwaEntryRef order_window(Sequence& seq, const ScheduledRows& rows);
+  void keep_window(Sequence& seq, const kv::SwaEntryRef& window);
   void blocks_filled(Sequence& seq, int32_t tokens);
-  void retain(Sequence& seq, bool finished);
   int32_t freed_blocks(const Sequence& seq) const;
-  int32_t free_blocks() const;  // allocate_block() will succeed so often
-  int32_t allocate_block();
+  bool find_fork(const Sequence& seq, StartChoice& choice, bool& ready) const;
+  void find_prefix(Sequence& seq, StartChoice& choice);
+  void count_start(Sequence& seq, const StartChoice& choice);
+  bool keeps_windows() const;
+  bool truncates(const Sequence& seq) const;
+  kv::SwaLayers needed_layers(const Sequence& seq) const;
+  kv::BlockChain chain_of(const GenerateRequest& request) const;
   // Rows of the next decode step of a running sequence: 1 + drafts to verify (all sequences at once: StepInput order).
   void choose_verify_rows(std::span<SeqState> running);
 
@@ -150,8 +174,10 @@ class Engine final : public EngineApi {
   std::atomic<double> prompt_rate_{0};  // prompt tokens per second lately; 0: unknown
 
   // Owned by the engine's thread.
-  kv::BlockPool blocks_;
+  kv::PrefixCache blocks_;
   kv::BlockPool slots_;
+  kv::SwaCache windows_;
+  kv::ReplayRules rules_;
   std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;    // by RequestId::v
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // by Sequence::id, all unfinished ones
   std::vector<Sequence*> running_;                                     // with a slot, in order of admission

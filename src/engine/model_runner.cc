@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstring>
 #include <optional>
 
+#include "base/sha256.h"
 #include "engine/scheduler.h"
 #include "model/batch.h"
 #include "model/cache.h"
@@ -12,6 +14,7 @@
 #include "model/safetensors.h"
 #include "model/schedule.h"
 #include "model/weights.h"
+#include "model/window.h"
 
 namespace di::engine {
 namespace {
@@ -56,6 +59,7 @@ class LoadedModelRunner final : public ModelRunner {
       : parts_(std::move(parts)),
         cache_(std::move(cache)),
         plan_(plan),
+        rule_(options.truncation_rule),
         forward_(parts_->config, parts_->schedule, parts_->weights, backend.ops, backend.stream, backend.device,
                  forward_options(options)) {
     info_.vocab_size = parts_->config.vocab_size;
@@ -68,6 +72,10 @@ class LoadedModelRunner final : public ModelRunner {
                      : cache_.layout().main_format == kernels::KvFormat::kE4m3Ue8m0 ? "fp8"
                                                                                     : "fp32";
     info_.backend = backend.ops.name;
+    info_.copies = true;
+    info_.backtracking = cache_.layout().options.max_backtracking;
+    set_windows();
+    set_identity(options);
   }
 
   const RunnerInfo& info() const override { return info_; }
@@ -78,16 +86,56 @@ class LoadedModelRunner final : public ModelRunner {
 
   Result<LogitsView> forward(std::span<const SequenceChunk> chunks, std::span<const SequenceTag>) override {
     const EngramTables* engram = parts_->engram ? &*parts_->engram : nullptr;
-    DI_TRY(
-        build_batch(parts_->config, parts_->schedule, engram, TruncationRule::kVl, info_.block_tokens, chunks, batch_));
+    DI_TRY(build_batch(parts_->config, parts_->schedule, engram, rule_, info_.block_tokens, chunks, batch_));
     const ForwardResult result = forward_.run(batch_, cache_);
     return LogitsView{static_cast<float*>(result.logits.data), result.logits.rows, result.logits.stride};
   }
 
+  void copy(std::span<const CopyPair> blocks, std::span<const CopyPair> slots) override {
+    const CacheLayout& layout = cache_.layout();
+    for (const CopyPair& p : blocks) {
+      std::memcpy(cache_.block(p.to), cache_.block(p.from), static_cast<size_t>(layout.block_bytes));
+    }
+    for (const CopyPair& p : slots) {
+      std::memcpy(cache_.slot(p.to), cache_.slot(p.from), static_cast<size_t>(layout.slot_bytes));
+    }
+  }
+
+  void save_window(int32_t slot, kv::SwaEntry& entry) override {
+    model::save_window(cache_, form(entry.layers), slot, entry.position, entry.bytes);
+  }
+  void load_window(int32_t slot, const kv::SwaEntry& entry) override {
+    model::load_window(cache_, form(entry.layers), slot, entry.position, entry.bytes);
+  }
+
  private:
+  // The boundary layer sees its whole window under rule `vl`, so its ring belongs to the encoder half's there.
+  WindowForm form(kv::SwaLayers layers) const {
+    const int32_t encoder = parts_->schedule.boundary + (rule_ == TruncationRule::kVl ? 1 : 0);
+    return {parts_->config.sliding_window, layers == kv::SwaLayers::kAll ? cache_.layout().n_rings : encoder};
+  }
+
+  void set_windows() {
+    info_.window = parts_->config.sliding_window;
+    info_.window_bytes = window_bytes(cache_.layout(), form(kv::SwaLayers::kAll));
+    if (parts_->schedule.boundary < parts_->config.num_hidden_layers) {
+      info_.window_bytes_encoder = window_bytes(cache_.layout(), form(kv::SwaLayers::kEncoder));
+    }
+  }
+
+  // kv-cache.md §2.2. The weights' digest is left to what leaves this process: there they do not change.
+  void set_identity(const ModelRunnerOptions& options) {
+    const Sha256 layout = sha256(layout_descriptor(cache_.layout()));
+    info_.identity.model_id = parts_->config.model_type;
+    info_.identity.layout_digest = std::string(layout.begin(), layout.end());
+    info_.identity.numerics = options.numerics == NumericMode::kTrained ? "ds41-trained/1" : "ds41/1";
+    info_.identity.block_tokens = info_.block_tokens;
+  }
+
   std::unique_ptr<Parts> parts_;
   KvCache cache_;
   KvPlan plan_;
+  TruncationRule rule_;
   Forward forward_;
   Batch batch_;
   RunnerInfo info_;
@@ -131,7 +179,9 @@ Result<std::unique_ptr<ModelRunner>> load_model_runner(const std::string& folder
                 positions);
   }
   if (options.max_model_len > 0) positions = options.max_model_len;
-  const CacheOptions cache_form = cache_options(parts->config, PlanOptions{.kv_quant = options.kv_quant});
+  CacheOptions cache_form =
+      cache_options(parts->config, PlanOptions{.kv_quant = options.kv_quant, .block_tokens = options.block_tokens});
+  cache_form.max_backtracking = std::max(1, cache_form.max_backtracking);  // a fork goes back by one row
   const CacheLayout layout = DI_TRY(make_cache_layout(parts->config, parts->schedule, cache_form));
   const KvPlan plan = DI_TRY(plan_kv(layout, positions, options));
   KvCache cache = DI_TRY(KvCache::create(backend.device, layout, plan.n_blocks, plan.n_slots));

@@ -22,6 +22,8 @@ struct ModelRunnerOptions {
   int64_t kv_memory_cap_bytes = 0;  // of the default; 0: none. One sequence at full length is planned in any case
   bool kv_quant = true;             // the formats of model.md §4.3; off: fp32
   model::NumericMode numerics = model::NumericMode::kExact;
+  model::TruncationRule truncation_rule = model::TruncationRule::kVl;
+  int32_t block_tokens = 128;
   model::Ablation ablation;  // parts switched off to see what they are worth
 };
 

@@ -8,6 +8,8 @@
 
 #include "base/result.h"
 #include "engine/api.h"
+#include "kv/block_hash.h"
+#include "kv/swa_cache.h"
 #include "model/batch.h"
 
 namespace di::engine {
@@ -23,6 +25,12 @@ struct RunnerInfo {
   bool mixed_steps = true;   // prompt chunks and decode rows may share a step
   bool copies = false;       // copy() works: choices of one request can share a prompt
   int32_t backtracking = 0;  // positions that a state slot can be taken back by
+  // Sliding windows that can be saved and put back (save_window, load_window): W, and the bytes of one with the rings
+  // of all layers or of those up to the boundary layer. window 0: none, nothing is reused.
+  int32_t window = 0;
+  int64_t window_bytes = 0;
+  int64_t window_bytes_encoder = 0;  // 0: the model has no decoder half, prefill is never truncated
+  kv::RootFields identity;           // of the KV it stores, without a domain
   const char* kv_dtype = "";
   const char* backend = "";
 };
@@ -60,6 +68,17 @@ class Runner {
   virtual void copy(std::span<const CopyPair> blocks, std::span<const CopyPair> slots) {
     static_cast<void>(blocks);
     static_cast<void>(slots);
+  }
+
+  // The window of `slot` at entry.position, which the slot has reached and not passed by more than `backtracking` rows,
+  // into entry.bytes; and the slot put back there, before the next forward(). Only with RunnerInfo::window.
+  virtual void save_window(int32_t slot, kv::SwaEntry& entry) {
+    static_cast<void>(slot);
+    static_cast<void>(entry);
+  }
+  virtual void load_window(int32_t slot, const kv::SwaEntry& entry) {
+    static_cast<void>(slot);
+    static_cast<void>(entry);
   }
 
   // The engine is being destroyed (called from another thread): a forward that waits for something returns soon.

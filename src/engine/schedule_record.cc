@@ -27,7 +27,7 @@ void write_sequences(JsonWriter& w, const std::vector<SeqState>& sequences) {
   for (const SeqState& s : sequences) {
     w.begin_array().value(s.id).value(s.length).value(s.computed).value(s.output_tokens).value(s.blocks);
     w.value(s.priority).value(s.decode_rows).value(s.traffic_class).value(s.tenant).value(s.arrival_ns);
-    w.value(s.ending ? 1 : 0).end_array();
+    w.value(s.ending ? 1 : 0).value(s.checkpoint).end_array();
   }
   w.end_array();
 }
@@ -77,7 +77,7 @@ std::string step_line(const RecordedStep& s) {
   w.key("starts").begin_array();
   for (const auto& [id, start] : s.starts) {
     w.begin_array().value(id).value(start.computed).value(start.blocks).value(start.idle_blocks);
-    w.value(start.ready ? 1 : 0).end_array();
+    w.value(start.checkpoint).value(start.ready ? 1 : 0).end_array();
   }
   w.end_array().key("freed_blocks").begin_array();
   for (const auto& [id, n] : s.freed_blocks) w.begin_array().value(id).value(n).end_array();
@@ -152,6 +152,7 @@ SeqState read_sequence(const std::vector<int64_t>& v) {
   s.tenant = i32(8);
   s.arrival_ns = v[9];
   s.ending = v[10] != 0;
+  s.checkpoint = i32(11);
   return s;
 }
 
@@ -190,11 +191,12 @@ RecordedStep read_step(LineReader& r, const Json& json) {
   s.input.now_ns = r.number(json, "now_ns");
   s.input.pool = {r.small(json, "free_blocks"), r.small(json, "free_slots")};
   s.input.policy = read_policy(r, r.object(json, "policy"));
-  for (const auto& v : r.table(json, "running", 11)) s.input.running.push_back(read_sequence(v));
-  for (const auto& v : r.table(json, "waiting", 11)) s.input.waiting.push_back(read_sequence(v));
-  for (const auto& v : r.table(json, "starts", 5)) {
-    s.starts.emplace_back(static_cast<uint64_t>(v[0]), Start{static_cast<int32_t>(v[1]), static_cast<int32_t>(v[2]),
-                                                             static_cast<int32_t>(v[3]), v[4] != 0});
+  for (const auto& v : r.table(json, "running", 12)) s.input.running.push_back(read_sequence(v));
+  for (const auto& v : r.table(json, "waiting", 12)) s.input.waiting.push_back(read_sequence(v));
+  for (const auto& v : r.table(json, "starts", 6)) {
+    s.starts.emplace_back(static_cast<uint64_t>(v[0]),
+                          Start{static_cast<int32_t>(v[1]), static_cast<int32_t>(v[2]), static_cast<int32_t>(v[3]),
+                                static_cast<int32_t>(v[4]), v[5] != 0});
   }
   for (const auto& v : r.table(json, "freed_blocks", 2)) {
     s.freed_blocks.emplace_back(static_cast<uint64_t>(v[0]), static_cast<int32_t>(v[1]));

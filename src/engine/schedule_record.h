@@ -18,7 +18,7 @@
 namespace di::engine {
 
 inline constexpr std::string_view kSeqFields =
-    "id length computed output_tokens blocks priority decode_rows traffic_class tenant arrival_ns ending";
+    "id length computed output_tokens blocks priority decode_rows traffic_class tenant arrival_ns ending checkpoint";
 
 struct RecordedStep {
   uint64_t step = 0;

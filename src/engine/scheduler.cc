@@ -15,6 +15,11 @@ bool is_decode(const SeqState& seq) {
   return seq.computed > 0 && seq.output_tokens > 0 && seq.length - seq.computed == 1;
 }
 
+// Rows of a prompt chunk that begins there.
+int32_t chunk_rows(int32_t begin, int32_t length, int32_t checkpoint) {
+  return (checkpoint > begin && checkpoint < length ? checkpoint : length) - begin;
+}
+
 // A prompt chunk that wants rows.
 struct Demand {
   const SeqState* seq = nullptr;
@@ -67,7 +72,8 @@ class Planner {
   bool take_places(const SeqState& seq, int32_t traffic_class);
   bool runs(int32_t tenant) const;
   QueueOrder& order();
-  bool fits(const SeqState& seq, const PoolState& pool, int32_t holders);
+  int32_t blocks_needed(const SeqState& seq, bool after_preemption);
+  bool fits(const SeqState& seq, const PoolState& pool, int32_t holders, bool after_preemption);
   void preempt(size_t i);
   bool secure_blocks(size_t i, int32_t count, int32_t& new_blocks);
   void collect_running_chunks();
@@ -174,7 +180,7 @@ void Planner::collect_running_chunks() {
   for (size_t i = 0; i < input_.running.size(); ++i) {
     const SeqState& seq = input_.running[i];
     if (alive_[i] == 0 || planned_[i] != 0 || seq.ending || is_decode(seq)) continue;
-    Demand demand{&seq, classes_[i], seq.computed, seq.length - seq.computed, 0, 0, false};
+    Demand demand{&seq, classes_[i], seq.computed, chunk_rows(seq.computed, seq.length, seq.checkpoint), 0, 0, false};
     if (!secure_blocks(i, std::min(demand.wanted, room()), demand.new_blocks)) continue;
     planned_[i] = 1;
     demands_.push_back(demand);
@@ -214,22 +220,29 @@ QueueOrder& Planner::order() {
   return *order_;
 }
 
-bool Planner::fits(const SeqState& seq, const PoolState& pool, int32_t holders) {
+// Of the free ones. What it takes over may belong to a sequence that has lost its memory in this step: then it counts
+// among the free ones too.
+int32_t Planner::blocks_needed(const SeqState& seq, bool after_preemption) {
   const Start start = start_of(seq);
-  if (holders >= config_.max_num_seqs || pool.free_slots <= 0) return false;
   const int32_t new_blocks = std::max(0, blocks_for(seq.length, config_.block_tokens) - start.blocks);
-  return new_blocks + start.idle_blocks + holders <= pool.free_blocks;
+  return new_blocks + (after_preemption ? start.blocks : start.idle_blocks);
+}
+
+bool Planner::fits(const SeqState& seq, const PoolState& pool, int32_t holders, bool after_preemption) {
+  if (holders >= config_.max_num_seqs || pool.free_slots <= 0) return false;
+  return blocks_needed(seq, after_preemption) + holders <= pool.free_blocks;
 }
 
 bool Planner::try_admit(const SeqState& seq) {
-  if (!fits(seq, pool_, active() + admitted_)) return false;
+  const bool after_preemption = !plan.preempted.empty();
+  if (!fits(seq, pool_, active() + admitted_, after_preemption)) return false;
   const Start start = start_of(seq);
   const int32_t new_blocks = std::max(0, blocks_for(seq.length, config_.block_tokens) - start.blocks);
-  pool_.free_blocks -= new_blocks + start.idle_blocks;
+  pool_.free_blocks -= blocks_needed(seq, after_preemption);
   --pool_.free_slots;
   ++admitted_;
-  demands_.push_back({&seq, effective_class(config_, seq, input_.now_ns), start.computed, seq.length - start.computed,
-                      0, new_blocks, true});
+  demands_.push_back({&seq, effective_class(config_, seq, input_.now_ns), start.computed,
+                      chunk_rows(start.computed, seq.length, start.checkpoint), 0, new_blocks, true});
   return true;
 }
 
@@ -266,7 +279,7 @@ bool Planner::take_places(const SeqState& seq, int32_t traffic_class) {
   int32_t holders = active();
   std::vector<uint8_t> taken(input_.running.size(), 0);
   std::vector<size_t> places;
-  while (!fits(seq, pool, holders)) {
+  while (!fits(seq, pool, holders, true)) {
     const std::optional<size_t> place = place_for(seq, traffic_class, taken);
     if (!place) return false;
     taken[*place] = 1;
@@ -300,7 +313,7 @@ void Planner::make_place() {
       scan.skip_tenant();
       continue;
     }
-    if (!fits(seq, pool_, active()) && take_places(seq, traffic_class)) order().take(*i);
+    if (!fits(seq, pool_, active(), false) && take_places(seq, traffic_class)) order().take(*i);
     return;
   }
 }

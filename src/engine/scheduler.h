@@ -47,7 +47,8 @@ struct SeqState {
   int32_t traffic_class = 0;  // 0 … kTrafficClasses-1, lower first
   int32_t tenant = 0;         // a number that stands for it
   int64_t arrival_ns = 0;
-  bool ending = false;  // what is in flight is its end: no more rows, its memory comes back soon
+  int32_t checkpoint = 0;  // a prompt chunk that reaches this position ends there; 0: none
+  bool ending = false;     // what is in flight is its end: no more rows, its memory comes back soon
 };
 
 struct PoolState {
@@ -60,6 +61,7 @@ struct Start {
   int32_t computed = 0;     // first position to compute; what lies before is taken over
   int32_t blocks = 0;       // taken over, need no allocation
   int32_t idle_blocks = 0;  // of these, counted in PoolState::free_blocks because nobody else has them
+  int32_t checkpoint = 0;   // as in SeqState
   bool ready = true;        // false: something it needs is on its way; it is passed over
 };
 

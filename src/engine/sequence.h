@@ -4,10 +4,14 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/api.h"
 #include "engine/scheduler.h"
+#include "kv/block_hash.h"
+#include "kv/replay_plan.h"
+#include "kv/swa_cache.h"
 
 namespace di::engine {
 
@@ -39,9 +43,21 @@ struct Request {
   GenerateRequest spec;
   OutputSink sink;
   int64_t arrival_ns = 0;
-  int32_t tenant = 0;      // a number that stands for it
-  int32_t unfinished = 0;  // choices
-  bool queued = true;      // counted in the queue bound: no choice has been scheduled yet
+  int32_t tenant = 0;             // a number that stands for it
+  int32_t unfinished = 0;         // choices
+  bool queued = true;             // counted in the queue bound: no choice has been scheduled yet
+  kv::BlockChain chain;           // of the prompt
+  std::vector<uint64_t> choices;  // Sequence::id of each
+};
+
+// Where a waiting sequence would start (Engine::find_start).
+struct StartChoice {
+  kv::StartPlan plan;
+  int32_t hit_blocks = 0;            // known ones of the prompt, whether they can be used or not
+  uint64_t fork_of = 0;              // a choice of the same request whose prompt is computed; 0: none
+  int32_t shared_blocks = 0;         // of it
+  kv::SwaEntryRef window;            // to start from
+  std::vector<int32_t> checkpoints;  // ascending positions where a window is to be saved
 };
 
 // One choice.
@@ -72,7 +88,17 @@ struct Sequence {
   int32_t cached_tokens = 0;      // of the prompt, not computed
   int32_t window_start = 0;       // sliding-window entries below were never computed
   int32_t block_write_begin = 0;  // Block KV below is there already and is shared
-  int32_t filled_blocks = 0;      // leading blocks reported by Engine::blocks_filled()
+  int32_t keep_begin = 0;         // positions below stop at the boundary layer
+  int32_t filled_blocks = 0;      // leading blocks offered to others
+  kv::BlockChain chain;           // of the full blocks of `tokens`, as far as needed
+  StartChoice start;              // while waiting
+  kv::SwaEntryRef window_load;    // admitted, not yet launched
+  int32_t copy_last_block = 0;    // admitted as a fork: the block whose contents its last one gets
+  std::vector<std::pair<int32_t, int32_t>> replaced_blocks;  // not yet known to the lane
+  std::vector<int32_t> checkpoints;
+  int32_t window_ordered = 0;  // position of the last window ordered while decoding
+  int32_t window_kept = 0;     // position of the last window kept while decoding
+  CacheReport cache;           // of its first admission
 
   int32_t preemptions = 0;
   RequestTimes times;
@@ -99,6 +125,11 @@ struct Sequence {
     out.tenant = request->tenant;
     out.arrival_ns = request->arrival_ns;
     out.ending = ending();
+    for (const int32_t c : checkpoints) {
+      if (c <= computed) continue;
+      out.checkpoint = c;
+      break;
+    }
     return out;
   }
 };

@@ -35,9 +35,10 @@ class Span {
 // False when there was nothing to do.
 bool Engine::step() {
   bool launched = false;
+  windows_.expire(clock_.now_ns());
   if (!sequences_.empty()) {
     const Span span(options_.trace, clock_, "schedule", next_step_);
-    const StepPlan plan = schedule();
+    StepPlan plan = schedule();
     apply(plan);
     launched = launch(plan);
     counters_.schedule_seconds += static_cast<double>(clock_.now_ns() - span.begin_ns()) * 1e-9;
@@ -53,7 +54,7 @@ bool Engine::step() {
 
 StepPlan Engine::schedule() {
   input_.now_ns = clock_.now_ns();
-  input_.pool = {free_blocks(), slots_.free_count()};
+  input_.pool = {blocks_.free_count(), slots_.free_count()};
   input_.running.clear();
   for (const Sequence* seq : running_) input_.running.push_back(seq->state());
   choose_verify_rows(input_.running);
@@ -67,8 +68,22 @@ StepPlan Engine::schedule() {
   return plan;
 }
 
-void Engine::apply(const StepPlan& plan) {
+// A fork of a choice that loses its memory in the same step waits for the next one.
+void Engine::drop_broken_forks(StepPlan& plan) {
+  const auto gone = [&](uint64_t id) {
+    return std::find(plan.preempted.begin(), plan.preempted.end(), id) != plan.preempted.end() ||
+           std::find(plan.exhausted.begin(), plan.exhausted.end(), id) != plan.exhausted.end();
+  };
+  std::erase_if(plan.rows, [&](const ScheduledRows& rows) {
+    const bool broken = rows.admit && sequence(rows.id).start.fork_of != 0 && gone(sequence(rows.id).start.fork_of);
+    if (broken) plan.total_rows -= rows.count;
+    return broken;
+  });
+}
+
+void Engine::apply(StepPlan& plan) {
   const int64_t now = clock_.now_ns();
+  drop_broken_forks(plan);
   for (auto it = plan.preempted.rbegin(); it != plan.preempted.rend(); ++it) preempt(sequence(*it));
   for (const uint64_t id : plan.exhausted) finish(sequence(id), {}, FinishReason::kPreempted);
   for (const ScheduledRows& rows : plan.rows) {
@@ -82,7 +97,14 @@ void Engine::apply(const StepPlan& plan) {
       take_over(seq);
       mark_scheduled(seq, now);
     }
-    for (int32_t i = 0; i < rows.new_blocks; ++i) seq.blocks.push_back(allocate_block());
+  }
+  // Only now: what is taken over has owners and cannot be given away any more.
+  for (const ScheduledRows& rows : plan.rows) {
+    Sequence& seq = sequence(rows.id);
+    for (int32_t i = 0; i < rows.new_blocks; ++i) seq.blocks.push_back(blocks_.allocate());
+    if (const int32_t from = std::exchange(seq.copy_last_block, 0); from != 0) {
+      copies_.blocks.push_back({from, seq.blocks[static_cast<size_t>(seq.prompt_tokens / info_.block_tokens)]});
+    }
   }
 }
 
@@ -117,6 +139,11 @@ StepRows Engine::launch_rows(const ScheduledRows& rows, Launched& launched) {
   out.sample = rows.sample && seq.spec->stop.max_tokens > 0;
   out.window_start = seq.window_start;
   out.block_write_begin = seq.block_write_begin;
+  out.keep_begin = seq.keep_begin;
+  out.masked = options_.reuse.mask;
+  out.replaced_blocks = std::exchange(seq.replaced_blocks, {});
+  out.window_load = std::exchange(seq.window_load, nullptr);
+  out.window_save = order_window(seq, rows);
   out.prompt_logprobs = seq.spec->prompt_logprobs >= 0 && !rows.decode && seq.output_tokens() == 0;
   if (seq.pending > 0) out.remap = seq.last_index;
   if (seq.fresh) {
@@ -159,7 +186,8 @@ void Engine::process() {
     if (output.status) {
       process_rows(rows, output.sequences[i]);
     } else {
-      finish(*it->second, {}, FinishReason::kError, output.status.error());
+      // With its other choices: they may have taken over what was not computed.
+      end_request(*it->second->request, FinishReason::kError, output.status.error());
     }
   }
   counters_.post_seconds += static_cast<double>(clock_.now_ns() - span.begin_ns()) * 1e-9;
@@ -173,6 +201,7 @@ void Engine::process_rows(const Launched::Rows& rows, RowsOutput& output) {
     const int32_t end = rows.begin + rows.count;
     counters_.prompt_tokens +=
         static_cast<uint64_t>(std::min(end, seq.prompt_tokens) - std::min(rows.begin, seq.prompt_tokens));
+    keep_window(seq, std::exchange(output.window, nullptr));
     blocks_filled(seq, end);
     if (!rows.sample) {
       if (end >= seq.length()) finish(seq, {}, FinishReason::kLength);  // max_tokens 0: only the prompt was wanted
@@ -215,6 +244,7 @@ void Engine::append_tokens(Sequence& seq, RowsOutput& output) {
     if (reason != FinishReason::kNone) break;
   }
   seq.computed = seq.length() - 1 + seq.pending;
+  keep_window(seq, output.window);  // a decode step's; a chunk's was taken before
   blocks_filled(seq, seq.length() - 1);
   if (reason == FinishReason::kNone) {
     emit(seq, std::move(tokens), reason);
@@ -251,7 +281,6 @@ void Engine::preempt(Sequence& seq) {
     finish(seq, {}, FinishReason::kPreempted);
     return;
   }
-  retain(seq, false);
   release_memory(seq);
   if (seq.output_tokens() == 0) seq.prompt_logprobs.clear();  // computed again
   std::erase(running_, &seq);
@@ -265,6 +294,8 @@ void Engine::release_memory(Sequence& seq) {
   seq.slot = -1;
   seq.computed = seq.pending = seq.steps_pending = seq.in_flight = 0;
   seq.filled_blocks = 0;
+  seq.window_load = nullptr;
+  seq.start = {};
   ++seq.epoch;
 }
 
@@ -292,6 +323,7 @@ void Engine::emit(Sequence& seq, std::vector<OutputToken> tokens, FinishReason r
   out.error = std::move(error);
   out.prompt_tokens = seq.prompt_tokens;
   out.cached_tokens = seq.cached_tokens;
+  out.cache = seq.cache;
   out.output_tokens = seq.output_tokens();
   out.prompt_logprobs = std::exchange(seq.prompt_logprobs, {});
   out.preemptions = seq.preemptions;
@@ -303,7 +335,6 @@ void Engine::emit(Sequence& seq, std::vector<OutputToken> tokens, FinishReason r
 // Ends a choice; the last one of a request takes the request with it.
 void Engine::finish(Sequence& seq, std::vector<OutputToken> tokens, FinishReason reason, Error error) {
   seq.times.finished_ns = clock_.now_ns();
-  if (seq.slot >= 0) retain(seq, true);
   release_memory(seq);
   std::erase(running_, &seq);
   std::erase(waiting_, &seq);
@@ -324,6 +355,7 @@ void Engine::finish(Sequence& seq, std::vector<OutputToken> tokens, FinishReason
 void Engine::check_invariants() const {
   blocks_.check();
   slots_.check();
+  windows_.check();
   std::vector<int32_t> owners(static_cast<size_t>(blocks_.capacity()) + 1, 0);
   std::vector<uint8_t> slot_taken(static_cast<size_t>(slots_.capacity()) + 1, 0);
   for (const Sequence* seq : running_) {
@@ -342,7 +374,7 @@ void Engine::check_invariants() const {
              "waiting sequence {} holds memory", seq->id);
   }
   for (int32_t id = 1; id <= blocks_.capacity(); ++id) {
-    DI_CHECK(owners[static_cast<size_t>(id)] <= blocks_.owners(id), "block {} is in {} tables and has {} owners", id,
+    DI_CHECK(owners[static_cast<size_t>(id)] == blocks_.owners(id), "block {} is in {} tables and has {} owners", id,
              owners[static_cast<size_t>(id)], blocks_.owners(id));
   }
   DI_CHECK(static_cast<int32_t>(running_.size()) == slots_.used_count(), "{} sequences run, {} slots are in use",

@@ -87,7 +87,6 @@ void PrefixCache::forget(int32_t id) {
   by_key_.erase(n.key);
   n.known = false;
   n.parent = n.next_sibling = n.prev_sibling = 0;
-  ++epoch_;
 }
 
 int32_t PrefixCache::allocate() {
@@ -155,9 +154,13 @@ void PrefixCache::adopt(std::span<const BlockKey> keys, std::vector<int32_t>& ta
 
 int32_t PrefixCache::publish(std::span<const BlockKey> chain, const BlockKey& root, std::span<const int32_t> tokens,
                              int32_t parent, int32_t id) {
-  DI_CHECK(!chain.empty() && node(id).owners > 0 && !node(id).known, "block {} cannot be published", id);
+  DI_CHECK(!chain.empty() && node(id).owners > 0, "block {} cannot be published", id);
   DI_CHECK(static_cast<int32_t>(tokens.size()) == block_tokens_, "a block of {} tokens", tokens.size());
   const BlockKey& key = chain.back();
+  if (node(id).known) {
+    DI_CHECK(node(id).key == key, "block {} holds another text", id);
+    return id;
+  }
   const bool rooted = chain.size() == 1
                           ? parent == 0
                           : parent != 0 && node(parent).known && node(parent).key == chain[chain.size() - 2];
@@ -182,7 +185,6 @@ int32_t PrefixCache::publish(std::span<const BlockKey> chain, const BlockKey& ro
             tokens_.begin() + static_cast<std::ptrdiff_t>(id) * static_cast<std::ptrdiff_t>(block_tokens_));
   if (parent == 0) ++first_texts_[text_key(tokens)];
   by_key_.emplace(key, id);
-  ++epoch_;
   return id;
 }
 
@@ -225,7 +227,6 @@ void PrefixCache::clear() {
   first_texts_.clear();
   evicted_.clear();
   evicted_count_.clear();
-  ++epoch_;
 }
 
 void PrefixCache::check() const {

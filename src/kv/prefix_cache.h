@@ -31,6 +31,7 @@ enum class MissReason : uint8_t {
   kOtherNamespace,  // the same text is known to another domain only
   kNoWindow,        // blocks found, but no sliding window at their end, and replay is off
 };
+inline constexpr std::size_t kMissReasons = 6;
 std::string_view to_string(MissReason reason);
 
 struct Miss {
@@ -55,8 +56,7 @@ class PrefixCache {
   int32_t known_count() const { return static_cast<int32_t>(by_key_.size()); }
   int32_t capacity() const { return static_cast<int32_t>(nodes_.size()) - 1; }
   uint64_t evictions() const { return evictions_; }
-  // Changes whenever match() may give another answer.
-  uint64_t epoch() const { return epoch_; }
+  int32_t owners(int32_t id) const { return node(id).owners; }
 
   // There must be one (checked). The caller owns it once.
   int32_t allocate();
@@ -72,7 +72,7 @@ class PrefixCache {
   void adopt(std::span<const BlockKey> keys, std::vector<int32_t>& table);
   // Block `id`, owned by the caller, holds the `tokens` of the chain's last key from now on; `parent` is the caller's
   // block before it (0: none). Returns the block to use: when the key is known already, that block, owned instead of
-  // `id`. A block whose parent is unknown stays unknown.
+  // `id`. A block whose parent is unknown stays unknown; one that is known under this key already stays as it is.
   int32_t publish(std::span<const BlockKey> chain, const BlockKey& root, std::span<const int32_t> tokens,
                   int32_t parent, int32_t id);
   bool knows(const BlockKey& key) const { return by_key_.contains(key); }
@@ -123,7 +123,6 @@ class PrefixCache {
   std::unordered_map<BlockKey, int32_t, BlockKeyHash> evicted_count_;
   std::unordered_map<BlockKey, int32_t, BlockKeyHash> first_texts_;
   uint64_t evictions_ = 0;
-  uint64_t epoch_ = 0;
 };
 
 }  // namespace di::kv

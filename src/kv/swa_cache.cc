@@ -5,6 +5,20 @@
 
 namespace di::kv {
 
+std::string_view to_string(SwaOutcome outcome) {
+  switch (outcome) {
+    case SwaOutcome::kNone:
+      return "none";
+    case SwaOutcome::kHit:
+      return "hit";
+    case SwaOutcome::kHitLower:
+      return "hit_lower";
+    case SwaOutcome::kMiss:
+      return "miss";
+  }
+  return "none";
+}
+
 SwaCache::Lru::iterator SwaCache::remove(Lru::iterator it) {
   stats_.bytes -= static_cast<int64_t>(it->entry->bytes.size());
   --stats_.entries;

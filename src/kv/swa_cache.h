@@ -14,6 +14,7 @@
 #include <list>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -35,7 +36,6 @@ enum class SwaLayers : uint8_t {
 struct SwaEntry {
   int32_t position = 0;  // H: windows of [H - W, H)
   SwaLayers layers = SwaLayers::kAll;
-  int32_t replay_depth = 0;  // replays in the history that these windows come from
   std::vector<std::byte> bytes;
 };
 using SwaEntryRef = std::shared_ptr<SwaEntry>;
@@ -46,6 +46,8 @@ enum class SwaOutcome : uint8_t {
   kHitLower,  // entry at an earlier block boundary
   kMiss,      // replay, or a cold run where that is off
 };
+
+std::string_view to_string(SwaOutcome outcome);
 
 struct SwaStats {
   uint64_t hits = 0;

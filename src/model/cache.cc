@@ -16,6 +16,37 @@ int32_t CacheLayout::plane_of(int32_t layer) const {
   return -1;
 }
 
+std::string layout_descriptor(const CacheLayout& layout) {
+  const auto plane_text = [](int32_t layer, const char* kind, int32_t ratio, int64_t record, const std::string& form) {
+    return fmt::format(R"({{"fmt":"{}","k":"{}","l":{},"ratio":{},"rec":{},"scale":"interleaved"}})", form, kind, layer,
+                       ratio, record);
+  };
+  const auto form = [](kernels::KvFormat format, int32_t width) {
+    switch (format) {
+      case kernels::KvFormat::kF32:
+        return fmt::format("f32_{}", width);
+      case kernels::KvFormat::kE4m3Ue8m0:
+        return fmt::format("mxfp8_{}", width);
+      case kernels::KvFormat::kE2m1E4m3:
+        return fmt::format("nvfp4_{}", width);
+      case kernels::KvFormat::kE2m1Ue8m0:
+        return fmt::format("mxfp4_{}", width);
+    }
+    return std::string();
+  };
+  std::string planes;
+  for (const CacheLayout::Plane& p : layout.planes) {
+    if (!planes.empty()) planes += ",";
+    planes += plane_text(p.layer, "ckv", p.ratio, kernels::record_bytes(layout.main_format, layout.head_dim),
+                         form(layout.main_format, layout.head_dim));
+    if (p.index_offset < 0) continue;
+    planes +=
+        "," + plane_text(p.layer, "idx", p.ratio, kernels::record_bytes(layout.index_format, layout.index_head_dim),
+                         form(layout.index_format, layout.index_head_dim));
+  }
+  return fmt::format(R"({{"block":{},"planes":[{}],"v":1}})", layout.options.block_tokens, planes);
+}
+
 Result<CacheLayout> make_cache_layout(const ModelConfig& config, const Schedule& schedule,
                                       const CacheOptions& options) {
   CacheLayout layout;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -57,6 +58,9 @@ struct CacheLayout {
   // Plane of a KV source layer, -1 when it is none.
   int32_t plane_of(int32_t layer) const;
 };
+
+// The layout's canonical JSON (kv-cache.md §2.4), whose SHA-256 is part of every block's identity.
+std::string layout_descriptor(const CacheLayout& layout);
 
 Result<CacheLayout> make_cache_layout(const ModelConfig& config, const Schedule& schedule, const CacheOptions& options);
 
