@@ -347,9 +347,9 @@ TEST(Reuse, APreemptedSequenceFindsItsOwnBlocks) {
   for (const bool prefix : {false, true}) {
     EngineOptions o = options(prefix, false);
     o.max_model_len = 90;
-    Rig s(o, 25);  // 24 blocks of 4 tokens
+    Rig s(o, 33);  // 32 blocks of 4 tokens: two of the three fit to their end
     std::vector<std::unique_ptr<Answer>> answers;
-    for (uint32_t i = 0; i < 4; ++i) {
+    for (uint32_t i = 0; i < 3; ++i) {
       answers.push_back(std::make_unique<Answer>());
       GenerateRequest r = request(text(9, 70 + i), 40);
       r.ignore_eos = true;
