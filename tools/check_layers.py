@@ -25,6 +25,8 @@ ROOMS = {
     # Of codec only the token types.
     "engine": ["base/.*", "codec/token[^/]*", "structured/.*", "device/[^/]*", "model/.*", "kv/.*"],
     "cluster": ["base/.*", "kv/.*", "store/.*", "engine/types.h"],
+    # The Python modules stand on the C interfaces alone.
+    "python": [r"[a-z]+/c_api/deepinfer_[a-z]+\.h"],
     "server": ["base/.*", "codec/.*", "structured/.*", "engine/api.h", "cluster/router.h"],
     "cli": [".*"],
 }
@@ -45,7 +47,7 @@ VENDORS = [
     (r"(cuda|cublas|cudnn|nccl|nvtx|cooperative_groups|cub/|thrust/|cutlass/|cute/).*", r"(device|kernels)/cuda/.*", "CUDA: device/cuda and kernels/cuda only"),
     (r"(acl|hccl|aclnnop)/.*|acl\.h|hccl\.h", r"(device|kernels)/ascend/.*", "CANN: device/ascend and kernels/ascend only"),
     (r"utf8proc\.h|zstd\.h|lz4.*|lmdb\.h|liburing.*|numa.*|hwloc.*|ucp/.*|ucs/.*|uct/.*|mpi\.h|curl/.*|mimalloc.*|nlohmann/.*|"
-     r"jpeglib\.h|turbojpeg\.h|png\.h|webp/.*|gif_lib\.h|pybind11/.*|Python\.h", CC, "this library: .cc files only"),
+     r"jpeglib\.h|jerror\.h|turbojpeg\.h|png\.h|webp/.*|gif_lib\.h|pybind11/.*|Python\.h", CC, "this library: .cc files only"),
     (r"(gtest|gmock|rapidcheck|benchmark|pcre2)(/.*|\.h)", r"(?!)", "test libraries have no place below src/"),
 ]
 # The compiler's and the system's own headers.

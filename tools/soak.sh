@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make soak`: what takes too long for ./test. Each fuzzer for DEEPINFER_SOAK_SECONDS (600) seconds from its stored inputs, then
-# the C++ tests labelled slow under the address sanitizer.
+# the Python package installed by pip and tested, the C++ tests labelled slow under the address sanitizer.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,5 +17,9 @@ if compgen -G 'tests/fuzz/*_fuzz.cc' >/dev/null; then
     "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$found/" "$found" "tests/fuzz/corpus/${name%_fuzz}"
   done
 fi
+echo "== pip install ."
+.venv/bin/python -m pip install --disable-pip-version-check -q --upgrade --target build/soak/python .
+PYTHONPATH=build/soak/python .venv/bin/python -m pytest -p no:cacheprovider -q tests/python
 tools/build.sh asan all
+DEEPINFER_SOAK=1 build/asan/codec_tests
 ctest --test-dir build/asan --output-on-failure -L slow

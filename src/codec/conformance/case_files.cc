@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "codec/api/describe.h"
+
 namespace di::codec {
 
 void ConformanceResult::add(const std::string& name, const std::string& problem) {
@@ -132,42 +134,7 @@ Result<std::string_view> text_at(const Json& object, std::string_view key) {
 }
 
 Result<Api> api_of(const Json& c) {
-  const std::string_view name = DI_TRY(text_at(c, "api"));
-  if (name == "chat") return Api::kChat;
-  if (name == "responses") return Api::kResponses;
-  if (name == "messages") return Api::kMessages;
-  return fail(Errc::kCorruption, "`api`: expected chat, responses or messages, found {}", name);
-}
-
-Result<CodecOptions> options_of(const Json& value) {
-  CodecOptions options;
-  if (!value.is_object()) return options;
-  for (const JsonMember& member : value.as_object()) {
-    const Json& v = member.value;
-    const std::string_view key = member.key;
-    const auto search = [&] { return v == Json("Drop") ? WebSearch::kDrop : WebSearch::kReject; };
-    const auto bound = [&] { return static_cast<uint32_t>(v.to_u64().value_or(0)); };
-    if (key == "default_thinking_mode") {
-      options.default_thinking_mode = v == Json(true);
-    } else if (key == "reasoning_content_behavior") {
-      options.missing_reasoning = v == Json("Reject") ? MissingReasoning::kReject : MissingReasoning::kFillEmpty;
-    } else if (key == "responses_web_search") {
-      options.responses_web_search = search();
-    } else if (key == "messages_web_search") {
-      options.messages_web_search = search();
-    } else if (key == "thinking_max_tokens_upper_bound") {
-      options.thinking_max_tokens_upper_bound = bound();
-    } else if (key == "non_thinking_max_tokens_upper_bound") {
-      options.non_thinking_max_tokens_upper_bound = bound();
-    } else if (key == "aliases" && v.is_object()) {
-      for (const JsonMember& alias : v.as_object()) {
-        options.models[alias.key] = alias.value == Json("v4") ? ModelVersion::kV4 : ModelVersion::kV41;
-      }
-    } else {
-      return fail(Errc::kCorruption, "`options.{}` is not known", key);
-    }
-  }
-  return options;
+  return api_from_name(DI_TRY(text_at(c, "api")));
 }
 
 }  // namespace conformance

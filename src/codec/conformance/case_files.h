@@ -35,12 +35,7 @@ std::string id_of(const Json& c, const std::string& where);
 Result<std::string_view> text_at(const Json& object, std::string_view key);
 Result<const Json*> member_at(const Json& object, std::string_view key);
 
-Result<CodecOptions> options_of(const Json& value);
 Result<Api> api_of(const Json& c);
-// The forms in which the vectors write them.
-std::string conversation_json(const Conversation& conversation);
-std::string parsing_json(const ParsingOptions& parsing);
-std::string sources_json(const std::vector<ImageSource>& sources);
 
 std::string check_request(const Json& c, const Tokenizers& tokenizers);
 std::string check_rejection(const Json& c, ConformanceResult& result);

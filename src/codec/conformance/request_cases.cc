@@ -1,128 +1,8 @@
 // Conversations, requests and rejections of the vectors: how they are written there, and whether ours are the same.
+#include "codec/api/describe.h"
 #include "codec/conformance/case_files.h"
 
 namespace di::codec::conformance {
-
-namespace {
-
-void write_tools(JsonWriter& w, const std::vector<ToolDefinition>& tools) {
-  w.begin_array();
-  for (const ToolDefinition& tool : tools) {
-    w.begin_object().key("name").value(tool.name).key("description").value(tool.description);
-    w.key("parameters").value(tool.parameters).key("strict").value(tool.strict);
-    w.key("defer_loading").value(tool.defer_loading).end_object();
-  }
-  w.end_array();
-}
-
-void write_sources(JsonWriter& w, const std::vector<ImageSource>& sources) {
-  constexpr const char* kDetails[] = {"low", "high", "original", "auto"};
-  w.begin_array();
-  for (const ImageSource& source : sources) {
-    const bool url = source.kind == ImageSource::Kind::kUrl;
-    w.begin_object().key("kind").value(url ? "url" : "data_url");
-    w.key("detail").value(kDetails[static_cast<size_t>(source.detail)]).key("path").value(source.path);
-    w.key(url ? "url" : "data_url").value(source.location).end_object();
-  }
-  w.end_array();
-}
-
-void write_message(JsonWriter& w, const Message& message) {
-  constexpr const char* kRoles[] = {"system", "user", "assistant", "tool", "latest_reminder"};
-  w.begin_object()
-      .key("role")
-      .value(kRoles[static_cast<size_t>(message.role)])
-      .key("content")
-      .value(message.content.text);
-  switch (message.role) {
-    case Message::Role::kSystem:
-      w.key("tools");
-      if (message.tools) {
-        write_tools(w, *message.tools);
-      } else {
-        w.null();
-      }
-      break;
-    case Message::Role::kAssistant:
-      w.key("reasoning_content").value(message.reasoning_content).key("tool_calls");
-      if (message.tool_calls) {
-        w.begin_array();
-        for (const ToolCall& call : *message.tool_calls) {
-          w.begin_object().key("id").value(call.id).key("name").value(call.name);
-          w.key("arguments").value(call.arguments).end_object();
-        }
-        w.end_array();
-      } else {
-        w.null();
-      }
-      w.key("prefix").value(message.prefix);
-      break;
-    case Message::Role::kTool:
-      w.key("tool_call_id").value(message.tool_call_id);
-      break;
-    default:
-      break;
-  }
-  if (!message.image_sources.empty()) {
-    w.key("image_sources");
-    write_sources(w, message.image_sources);
-  }
-  w.end_object();
-}
-
-}  // namespace
-
-std::string conversation_json(const Conversation& c) {
-  constexpr const char* kChoices[] = {"auto", "none", "required"};
-  constexpr const char* kEfforts[] = {"low", "high", "xhigh", "max"};
-  constexpr const char* kFormats[] = {"text", "json_object", "json_schema", "regex"};
-  std::string out;
-  JsonWriter w(out);
-  w.begin_object().key("messages").begin_array();
-  for (const Message& message : c.messages) write_message(w, message);
-  w.end_array().key("thinking_mode").value(c.thinking_mode).key("tools");
-  write_tools(w, c.tools);
-  w.key("tool_choice").value(kChoices[static_cast<size_t>(c.tool_choice)]).key("reasoning_effort");
-  if (c.reasoning_effort) {
-    w.value(kEfforts[static_cast<size_t>(*c.reasoning_effort)]);
-  } else {
-    w.null();
-  }
-  w.key("response_format").value(kFormats[static_cast<size_t>(c.response_format.kind)]);
-  w.key("response_schema").value(c.response_format.schema).key("response_regex");
-  if (c.response_format.kind == ResponseFormat::Kind::kRegex) {
-    w.value(c.response_format.regex);
-  } else {
-    w.null();
-  }
-  w.end_object();
-  return out;
-}
-
-std::string parsing_json(const ParsingOptions& p) {
-  constexpr const char* kStages[] = {"ReasoningStart", "ReasoningContinuation", "ContentContinuation"};
-  std::string out;
-  JsonWriter w(out);
-  w.begin_object().key("parse_tool_calls").value(p.parse_tool_calls);
-  w.key("starts_in_tool_calls").value(p.starts_in_tool_calls).key("parse_json_output").value(p.parse_json_output);
-  w.key("thinking_initial_stage");
-  if (p.thinking_start) {
-    w.value(kStages[static_cast<size_t>(*p.thinking_start)]);
-  } else {
-    w.null();
-  }
-  w.key("stop_sequences").begin_array();
-  for (const std::string& stop : p.stop_sequences) w.value(stop);
-  w.end_array().end_object();
-  return out;
-}
-
-std::string sources_json(const std::vector<ImageSource>& sources) {
-  std::string out;
-  JsonWriter w(out);
-  write_sources(w, sources);
-  return out;
-}
 
 namespace {
 
@@ -207,7 +87,7 @@ Result<std::string> limits_difference(const Json& result, const ConvertedRequest
 Result<std::string> request_difference(const Json& c, const Tokenizers& tokenizers) {
   const Json& result = *DI_TRY(member_at(c, "result"));
   const Json* given = c.find_value("options");
-  const CodecOptions options = DI_TRY(options_of(given != nullptr ? *given : Json()));
+  const CodecOptions options = DI_TRY(options_from_json(given != nullptr ? *given : Json()));
   const auto request = convert_request(DI_TRY(api_of(c)), DI_TRY(text_at(c, "body")), options);
   if (!request) return "refused: " + request.error().message;
   std::string problem = difference("model_version", DI_TRY(text_at(result, "model_version")),
@@ -240,7 +120,7 @@ Result<std::string> request_difference(const Json& c, const Tokenizers& tokenize
 Result<std::string> rejection_difference(const Json& c, ConformanceResult& counts) {
   const Json& result = *DI_TRY(member_at(c, "result"));
   const Json* given = c.find_value("options");
-  const CodecOptions options = DI_TRY(options_of(given != nullptr ? *given : Json()));
+  const CodecOptions options = DI_TRY(options_from_json(given != nullptr ? *given : Json()));
   const auto request = convert_request(DI_TRY(api_of(c)), DI_TRY(text_at(c, "body")), options);
   const std::string_view message = DI_TRY(text_at(result, "message"));
   if (request) return fmt::format("accepted, expected `{}`", message);

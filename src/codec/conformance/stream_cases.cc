@@ -1,6 +1,7 @@
 // Streams of the vectors: model output in the given chunks -> the same events after each chunk, the same full response.
 #include <algorithm>
 
+#include "codec/api/describe.h"
 #include "codec/conformance/case_files.h"
 
 namespace di::codec::conformance {
@@ -122,7 +123,7 @@ Result<Result<void>> feed(OutputProcessor& output, const Json& input, std::vecto
 Result<std::string> stream_difference(const Json& c, const Tokenizers& tokenizers) {
   const Json& result = *DI_TRY(member_at(c, "result"));
   const Json* given = c.find_value("options");
-  const CodecOptions options = DI_TRY(options_of(given != nullptr ? *given : Json()));
+  const CodecOptions options = DI_TRY(options_from_json(given != nullptr ? *given : Json()));
   const auto request = convert_request(DI_TRY(api_of(c)), DI_TRY(text_at(c, "request")), options);
   if (!request) return "refused: " + request.error().message;
   ResponseInfo info;

@@ -1,0 +1,1 @@
+"""deepinfer: its libraries from Python. Each is a module of its own: `from deepinfer import codec`."""
