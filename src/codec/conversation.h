@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/json.h"
+#include "codec/token.h"
 
 namespace di::codec {
 
@@ -61,6 +63,13 @@ struct ToolCall {
   std::string arguments;  // JSON text as the caller sent it
 };
 
+// An assistant turn as the model saw and made it: the tokens behind the assistant token, the end token included.
+struct ReplayTokens {
+  bool thinking = false;  // the mode it was made in
+  std::vector<TokenId> ids;
+};
+using ReplayRef = std::shared_ptr<const ReplayTokens>;
+
 struct Message {
   enum class Role : uint8_t { kSystem, kUser, kAssistant, kTool, kLatestReminder };
   Role role = Role::kUser;
@@ -72,6 +81,7 @@ struct Message {
   std::optional<std::string> reasoning_content;
   std::optional<std::vector<ToolCall>> tool_calls;
   bool prefix = false;  // the model continues this message; only on the last one
+  ReplayRef replay;     // set by attach_replays(): used instead of the text where tools are on
   // Tool.
   std::optional<std::string> tool_call_id;
 };

@@ -95,12 +95,61 @@ void PromptBuilder::tool_instructions(const ToolTags& tags) {
   plain(" with tool calls or final response.\n\n### Available Tool Schemas\n\n");
 }
 
+namespace {
+
+// Arguments of a call as an object: the parsed text, or {"arguments": text} when it is no object.
 Json::Object call_arguments(const std::string& arguments) {
   Result<Json> parsed = parse_json(arguments);
   if (parsed && parsed->is_object()) return std::move(parsed->as_object());
   Json::Object object;
   object.push_back(JsonMember{"arguments", Json(arguments)});
   return object;
+}
+
+}  // namespace
+
+void PromptBuilder::tool_calls(const std::vector<const ToolCall*>& calls, const ToolForm& form) {
+  plain("\n\n");
+  open_tag(form.tags.block);
+  plain(">\n");
+  for (const ToolCall* call : calls) {
+    open_tag(form.tags.invoke);
+    plain(" name=\"");
+    plain(call->name);
+    plain("\">\n");
+    const Json::Object arguments = call_arguments(call->arguments);
+    for (const JsonMember& argument : arguments) {
+      open_tag(form.tags.parameter);
+      plain(" name=\"");
+      plain(argument.key);
+      const std::string* text = argument.value.if_string();
+      plain(text != nullptr ? "\" string=\"true\">" : "\" string=\"false\">");
+      if (text != nullptr) {
+        plain(*text);
+      } else {
+        json(argument.value, form.style);
+      }
+      close_tag(form.tags.parameter);
+      plain(">\n");
+    }
+    if (arguments.empty() && form.blank_line) plain("\n");
+    close_tag(form.tags.invoke);
+    plain(">\n");
+  }
+  close_tag(form.tags.block);
+  plain(">");
+}
+
+void PromptBuilder::answer_start(const Conversation& conversation, bool continued, const ToolForm& form) {
+  if (!continued) {
+    special(spell.assistant);
+    special(conversation.thinking_mode ? spell.think_start : spell.think_end);
+  }
+  if (conversation.tool_choice == ToolChoice::kRequired && conversation.tools_on()) {
+    plain("\n\n");
+    open_tag(form.tags.block);
+    plain(">\n");
+  }
 }
 
 }  // namespace di::codec

@@ -14,8 +14,15 @@ struct ToolTags {
   std::string_view invoke;
   std::string_view parameter;
 };
-inline constexpr ToolTags kTagsV4{"tool_calls", "invoke", "parameter"};
-inline constexpr ToolTags kTagsV41{" calls", " invoke", " parameter"};
+
+// What tells the two templates' tool calls apart.
+struct ToolForm {
+  ToolTags tags;
+  JsonStyle style;
+  bool blank_line;  // a call without parameters holds an empty line
+};
+inline constexpr ToolForm kToolsV4{{"tool_calls", "invoke", "parameter"}, JsonStyle::kSpaced, false};
+inline constexpr ToolForm kToolsV41{{" calls", " invoke", " parameter"}, JsonStyle::kPython, true};
 
 class PromptBuilder {
  public:
@@ -46,6 +53,22 @@ class PromptBuilder {
     special(spell.dsml);
     plain(name);
   }
+  // The block of a message's calls (recipe.md §2.4).
+  void tool_calls(const std::vector<const ToolCall*>& calls, const ToolForm& form);
+  // What stands behind the messages: the answer's start, unless the last message is `continued`, and for a required
+  // call its block's.
+  void answer_start(const Conversation& conversation, bool continued, const ToolForm& form);
+  // Calls render() for an assistant message that stands after its assistant token; where the message's exact tokens are
+  // known and the model saw them in this form, they are used instead of the text.
+  template <class Render>
+  void assistant_turn(const Conversation& conversation, const Message& message, const Render& render) {
+    const size_t begin = out_.text.size();
+    render();
+    if (message.replay != nullptr && message.replay->thinking == conversation.thinking_mode &&
+        conversation.tools_on()) {
+      out_.replays.push_back({begin, out_.text.size(), message.replay});
+    }
+  }
   // Instructions of recipe.md §2.3 up to and including the blank line before the schemas.
   void tool_instructions(const ToolTags& tags);
 
@@ -57,9 +80,6 @@ class PromptBuilder {
 
 inline constexpr std::string_view kToolInstructionsEnd =
     "\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.\n";
-
-// Arguments of a call as an object: the parsed text, or {"arguments": text} when it is no object (recipe.md §2.4).
-Json::Object call_arguments(const std::string& arguments);
 
 // One entry of a conversation after normalization: a message, perhaps with other content.
 struct PromptItem {

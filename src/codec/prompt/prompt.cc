@@ -1,6 +1,5 @@
 #include "codec/prompt/prompt.h"
 
-#include <cmath>
 #include <span>
 
 #include "codec/prompt/builder.h"
@@ -30,10 +29,11 @@ RenderedPrompt render_conversation(const Conversation& conversation, ModelVersio
 
 namespace {
 
-// A stretch of plain text, or one special token.
+// A stretch of plain text, one special token, or a turn whose tokens are known.
 struct Segment {
   std::string_view text;
   TokenId special = -1;
+  const ReplayTokens* replay = nullptr;
 };
 
 constexpr size_t kParallelBytes = size_t{64} << 10;  // below this a second thread costs more than it gives
@@ -43,17 +43,27 @@ constexpr size_t kSegmentBytes = size_t{16} << 10;
 void add_plain(std::string_view text, bool cut, std::vector<Segment>& out) {
   while (cut && text.size() > kSegmentBytes) {
     const size_t at = next_safe_cut(text, kSegmentBytes);
-    out.push_back({text.substr(0, at), -1});
+    out.push_back({text.substr(0, at)});
     text.remove_prefix(at);
   }
-  if (!text.empty()) out.push_back({text, -1});
+  if (!text.empty()) out.push_back({text});
 }
 
 Result<std::vector<Segment>> segments_of(const RenderedPrompt& prompt, const Tokenizer& tokenizer, bool cut) {
   const std::string_view text = prompt.text;
   std::vector<Segment> out;
   size_t at = 0;
+  auto replay = prompt.replays.begin();
+  const auto add_replays_before = [&](size_t position) {
+    for (; replay != prompt.replays.end() && replay->begin <= position; ++replay) {
+      add_plain(text.substr(at, replay->begin - at), cut, out);
+      out.push_back({{}, -1, replay->turn.get()});
+      at = replay->end;
+    }
+  };
   for (const auto& [begin, end] : prompt.special_ranges) {
+    add_replays_before(begin);
+    if (begin < at) continue;  // inside a replayed turn
     add_plain(text.substr(at, begin - at), cut, out);
     const std::string_view spelling = text.substr(begin, end - begin);
     const std::optional<TokenId> id = tokenizer.added_id(spelling);
@@ -63,13 +73,16 @@ Result<std::vector<Segment>> segments_of(const RenderedPrompt& prompt, const Tok
     out.push_back({spelling, *id});
     at = end;
   }
+  add_replays_before(text.size());
   add_plain(text.substr(at), cut, out);
   return out;
 }
 
 void encode_segments(std::span<const Segment> segments, const Tokenizer& tokenizer, std::vector<TokenId>& out) {
   for (const Segment& segment : segments) {
-    if (segment.special >= 0) {
+    if (segment.replay != nullptr) {
+      out.insert(out.end(), segment.replay->ids.begin(), segment.replay->ids.end());
+    } else if (segment.special >= 0) {
       out.push_back(segment.special);
     } else {
       tokenizer.encode_plain(segment.text, out);
@@ -118,61 +131,6 @@ Result<std::vector<TokenId>> encode_conversation(const Conversation& conversatio
   auto ids = encode_prompt(render_conversation(conversation, version, special), tokenizer, pool);
   if (!ids) return fail(ids.error().code, "failed to encode conversation: {}", ids.error().message);
   return ids;
-}
-
-namespace {
-
-struct ImageGrid {
-  double width;  // pixels after resizing
-  double height;
-  uint32_t count;
-};
-
-// One round of recipe.md §2.8: patches of 14 pixels, 3 x 3 patches a token, 544 x 544 at least, 1024 tokens at most.
-ImageGrid image_round(double w, double h) {
-  constexpr double kPatch = 14;
-  constexpr double kCell = 42;
-  constexpr double kMinArea = 544.0 * 544.0;
-  if (const double area = w * h; area > 0 && area < kMinArea) {
-    const double ratio = std::sqrt(kMinArea / area);
-    w = std::trunc(w * ratio);
-    h = std::trunc(h * ratio);
-  }
-  double bw = std::ceil(w / kPatch) * kPatch;
-  double bh = std::ceil(h / kPatch) * kPatch;
-  const auto count = [&] {
-    return static_cast<uint32_t>(std::ceil(bh / kPatch / 3) * (std::ceil(bw / kPatch / 3) + 1) + 2);
-  };
-  if (count() > 1024) {
-    const double ratio = h / w;
-    const double mw = std::sqrt(1022 / ratio + 0.25) - 0.5;
-    const double mh = mw * ratio;
-    if (mw < 1) {
-      bw = kCell;
-      bh = 511 * kCell;
-    } else if (mh < 1) {
-      bw = 1021 * kCell;
-      bh = kCell;
-    } else {
-      const double beta = std::min(std::trunc(mw) * kCell / w, std::trunc(mh) * kCell / h);
-      bw = std::trunc(w * beta / kPatch) * kPatch;
-      bh = std::trunc(h * beta / kPatch) * kPatch;
-    }
-  }
-  return {bw, bh, count()};
-}
-
-}  // namespace
-
-Result<uint32_t> image_token_count(uint32_t width, uint32_t height) {
-  if (width == 0 || height == 0) return fail(Errc::kInvalidRequest, "image of {} x {} pixels is empty", width, height);
-  ImageGrid grid = image_round(width, height);
-  for (int round = 1; round < 10; ++round) {
-    const ImageGrid next = image_round(grid.width, grid.height);
-    if (next.width == grid.width && next.height == grid.height && next.count == grid.count) return grid.count;
-    grid = next;
-  }
-  return fail(Errc::kInvalidRequest, "image of {} x {} pixels: the token count does not settle", width, height);
 }
 
 }  // namespace di::codec

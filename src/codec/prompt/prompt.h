@@ -47,6 +47,14 @@ struct RenderedPrompt {
   // Ascending disjoint byte ranges of `text` that hold explicit special tokens.
   std::vector<std::pair<size_t, size_t>> special_ranges;
   std::vector<ImageSource> image_sources;  // in the order of the placeholders
+  // Stretches of `text` whose exact tokens are known (replay.h), ascending and disjoint; special ranges inside them
+  // count for nothing.
+  struct Replay {
+    size_t begin = 0;
+    size_t end = 0;
+    ReplayRef turn;
+  };
+  std::vector<Replay> replays;
 };
 
 RenderedPrompt render_conversation(const Conversation& conversation, ModelVersion version,
@@ -61,9 +69,5 @@ Result<std::vector<TokenId>> encode_prompt(const RenderedPrompt& prompt, const T
 Result<std::vector<TokenId>> encode_conversation(const Conversation& conversation, ModelVersion version,
                                                  const Tokenizer& tokenizer, const SpecialSpellings& special = {},
                                                  ThreadPool* pool = nullptr);
-
-// Tokens that an image of w x h pixels takes in a V4.1 prompt, 184 at least (recipe.md §2.8). Error: no fixed point in
-// 10 rounds, or an empty image.
-Result<uint32_t> image_token_count(uint32_t width, uint32_t height);
 
 }  // namespace di::codec

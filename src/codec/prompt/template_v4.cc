@@ -40,15 +40,7 @@ class TemplateV4 {
       }
     }
     const bool continues = !items_.empty() && items_.back().role() == Role::kAssistant && items_.back().message->prefix;
-    if (!continues) {
-      out_.special(out_.spell.assistant);
-      out_.special(conversation_.thinking_mode ? out_.spell.think_start : out_.spell.think_end);
-    }
-    if (conversation_.tool_choice == ToolChoice::kRequired && conversation_.tools_on()) {
-      out_.plain("\n\n");
-      out_.open_tag(kTagsV4.block);
-      out_.plain(">\n");
-    }
+    out_.answer_start(conversation_, continues, kToolsV4);
   }
 
  private:
@@ -159,7 +151,7 @@ class TemplateV4 {
   void system(const PromptItem& item) {
     if (item.content != nullptr) return out_.rich(*item.content);
     if (item.extra == PromptItem::Extra::kToolPrompt) {
-      out_.tool_instructions(kTagsV4);
+      out_.tool_instructions(kToolsV4.tags);
       for (const ToolDefinition& tool : conversation_.tools) {
         if (tool.defer_loading) continue;
         out_.tool_definition(tool, JsonStyle::kSpaced);
@@ -177,8 +169,12 @@ class TemplateV4 {
   }
 
   void assistant(const Message& message, bool last) {
-    const bool drop_thinking = !conversation_.tools_on();
     out_.special(out_.spell.assistant);
+    out_.assistant_turn(conversation_, message, [&] { turn(message, last); });
+  }
+
+  void turn(const Message& message, bool last) {
+    const bool drop_thinking = !conversation_.tools_on();
     if (message.reasoning_content && (message.prefix || !drop_thinking)) {
       out_.special(out_.spell.think_start);
       out_.assistant(*message.reasoning_content);
@@ -195,33 +191,7 @@ class TemplateV4 {
     std::vector<const ToolCall*> sorted;
     for (const ToolCall& call : calls) sorted.push_back(&call);
     std::stable_sort(sorted.begin(), sorted.end(), [](const ToolCall* a, const ToolCall* b) { return a->id < b->id; });
-    out_.plain("\n\n");
-    out_.open_tag(kTagsV4.block);
-    out_.plain(">\n");
-    for (const ToolCall* call : sorted) {
-      out_.open_tag(kTagsV4.invoke);
-      out_.plain(" name=\"");
-      out_.plain(call->name);
-      out_.plain("\">\n");
-      for (const JsonMember& argument : call_arguments(call->arguments)) {
-        out_.open_tag(kTagsV4.parameter);
-        out_.plain(" name=\"");
-        out_.plain(argument.key);
-        const std::string* text = argument.value.if_string();
-        out_.plain(text != nullptr ? "\" string=\"true\">" : "\" string=\"false\">");
-        if (text != nullptr) {
-          out_.plain(*text);
-        } else {
-          out_.json(argument.value, JsonStyle::kSpaced);
-        }
-        out_.close_tag(kTagsV4.parameter);
-        out_.plain(">\n");
-      }
-      out_.close_tag(kTagsV4.invoke);
-      out_.plain(">\n");
-    }
-    out_.close_tag(kTagsV4.block);
-    out_.plain(">");
+    out_.tool_calls(sorted, kToolsV4);
   }
 
   const Conversation& conversation_;

@@ -30,15 +30,7 @@ class TemplateV41 {
       }
     }
     const bool continues = !items_.empty() && items_.back().role() == Role::kAssistant && items_.back().message->prefix;
-    if (!continues) {
-      out_.special(out_.spell.assistant);
-      out_.special(conversation_.thinking_mode ? out_.spell.think_start : out_.spell.think_end);
-    }
-    if (conversation_.tool_choice == ToolChoice::kRequired && conversation_.tools_on()) {
-      out_.plain("\n\n");
-      out_.open_tag(kTagsV41.block);
-      out_.plain(">\n");
-    }
+    out_.answer_start(conversation_, continues, kToolsV41);
   }
 
  private:
@@ -149,7 +141,7 @@ class TemplateV41 {
     if (i == 0) {
       if (conversation_.tools_on()) {
         out_.plain("\n\n");
-        out_.tool_instructions(kTagsV41);
+        out_.tool_instructions(kToolsV41.tags);
         definitions(conversation_.tools, false);
         out_.plain("\n");
         out_.plain(kToolInstructionsEnd);
@@ -190,54 +182,20 @@ class TemplateV41 {
     const bool starts_thinking =
         reasoning || (ends_thinking && !out_.spell.think_end.empty()) || (show && message.prefix);
     out_.special(out_.spell.assistant);
-    out_.special(starts_thinking ? out_.spell.think_start : out_.spell.think_end);
-    if (reasoning) out_.assistant(*message.reasoning_content);
-    if (ends_thinking) out_.special(out_.spell.think_end);
-    out_.assistant(message.content.text);
-    if (has_calls) tool_calls(*message.tool_calls);
-    if (!message.prefix) out_.special(out_.spell.eos);
+    out_.assistant_turn(conversation_, message, [&] {
+      out_.special(starts_thinking ? out_.spell.think_start : out_.spell.think_end);
+      if (reasoning) out_.assistant(*message.reasoning_content);
+      if (ends_thinking) out_.special(out_.spell.think_end);
+      out_.assistant(message.content.text);
+      if (has_calls) tool_calls(*message.tool_calls);
+      if (!message.prefix) out_.special(out_.spell.eos);
+    });
   }
 
   void tool_calls(const std::vector<ToolCall>& calls) {
-    out_.plain("\n\n");
-    out_.open_tag(kTagsV41.block);
-    out_.plain(">\n");
-    bool first = true;
-    for (const ToolCall& call : calls) {
-      if (!first) out_.plain("\n");
-      first = false;
-      tool_call(call);
-    }
-    out_.plain("\n");
-    out_.close_tag(kTagsV41.block);
-    out_.plain(">");
-  }
-
-  void tool_call(const ToolCall& call) {
-    out_.open_tag(kTagsV41.invoke);
-    out_.plain(" name=\"");
-    out_.plain(call.name);
-    out_.plain("\">\n");
-    bool first = true;
-    for (const JsonMember& argument : call_arguments(call.arguments)) {
-      if (!first) out_.plain("\n");
-      first = false;
-      out_.open_tag(kTagsV41.parameter);
-      out_.plain(" name=\"");
-      out_.plain(argument.key);
-      const std::string* text = argument.value.if_string();
-      out_.plain(text != nullptr ? "\" string=\"true\">" : "\" string=\"false\">");
-      if (text != nullptr) {
-        out_.plain(*text);
-      } else {
-        out_.json(argument.value, JsonStyle::kPython);
-      }
-      out_.close_tag(kTagsV41.parameter);
-      out_.plain(">");
-    }
-    out_.plain("\n");
-    out_.close_tag(kTagsV41.invoke);
-    out_.plain(">");
+    std::vector<const ToolCall*> in_order;
+    for (const ToolCall& call : calls) in_order.push_back(&call);
+    out_.tool_calls(in_order, kToolsV41);
   }
 
   const Conversation& conversation_;
