@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "codec/image/layout.h"
 #include "codec/vectors.h"
 
 namespace di::codec {

@@ -68,6 +68,20 @@ std::optional<DataUrl> parse_data_url(std::string_view url) {
   return out;
 }
 
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '%' && i + 2 < text.size() && hex(text[i + 1]) >= 0 && hex(text[i + 2]) >= 0) {
+      out.push_back(static_cast<char>(hex(text[i + 1]) * 16 + hex(text[i + 2])));
+      i += 2;
+    } else {
+      out.push_back(text[i]);
+    }
+  }
+  return out;
+}
+
 bool is_forgiving_base64(std::string_view text) {
   size_t symbols = 0;
   size_t padding = 0;

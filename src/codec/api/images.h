@@ -20,6 +20,9 @@ struct DataUrl {
 // nullopt when it is no data URL.
 std::optional<DataUrl> parse_data_url(std::string_view url);
 
+// The text with %hh as bytes; other percent signs stay.
+std::string percent_decoded(std::string_view text);
+
 // Forgiving-base64 decode of the WHATWG data URL rules; false when it cannot be decoded.
 bool is_forgiving_base64(std::string_view text);
 
