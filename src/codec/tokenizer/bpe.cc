@@ -11,6 +11,12 @@ namespace {
 
 constexpr size_t kShortPiece = 64;  // bytes; longer ones use the heap, which is O(n log n)
 
+// Three bytes of the form of a three-byte character. (Stray bytes of invalid text may look otherwise anywhere.)
+bool is_three(const char* at) {
+  const uint64_t bytes = bpe::load_tail(at, 2) | bpe::load_tail(at + 2, 1) << 16;
+  return (bytes & 0xC0C0F0) == 0x8080E0;
+}
+
 int table_bits(size_t entries) {
   return std::max(4, static_cast<int>(std::bit_width(entries * 2 - 1)));
 }
@@ -91,6 +97,7 @@ Result<void> Bpe::finish(bool ignore_merges) {
   }
   whole_ = std::make_unique<std::atomic<uint8_t>[]>(offset_.size());
   find_matches();
+  if (!splits_.empty()) find_neighbours();
   return {};
 }
 
@@ -108,16 +115,31 @@ bool Bpe::encodes_to_itself(TokenId id, std::string_view piece) const {
 }
 
 void Bpe::encode(std::string_view piece, std::vector<TokenId>& out) const {
-  if (const TokenId id = find(piece); id >= 0 && encodes_to_itself(id, piece)) {
+  if (piece.size() < 6 || !is_three(piece.data()) || splits_.empty() || ignore_merges_) {
+    encode_part(piece, out);
+    return;
+  }
+  const char* start = piece.data();
+  const char* end = start + piece.size();
+  for (const char* at = start + 3; at + 3 <= end && is_three(at); at += 3) {
+    if (may_join(at)) continue;
+    encode_part({start, static_cast<size_t>(at - start)}, out);
+    start = at;
+  }
+  encode_part({start, static_cast<size_t>(end - start)}, out);
+}
+
+void Bpe::encode_part(std::string_view part, std::vector<TokenId>& out) const {
+  if (const TokenId id = find(part); id >= 0 && encodes_to_itself(id, part)) {
     out.push_back(id);
     return;
   }
   if (!splits_.empty()) {
-    match(piece, out);
-  } else if (piece.size() <= kShortPiece) {
-    merge_short(piece, out);
+    match(part, out);
+  } else if (part.size() <= kShortPiece) {
+    merge_short(part, out);
   } else {
-    merge_long(piece, out);
+    merge_long(part, out);
   }
 }
 
@@ -228,7 +250,8 @@ void Bpe::encode_reference(std::string_view piece, std::vector<TokenId>& out) co
 }
 
 size_t Bpe::memory_bytes() const {
-  return (piece_filter_.bits.capacity() + pair_filter_.bits.capacity()) * sizeof(uint64_t) +
+  return (piece_filter_.bits.capacity() + pair_filter_.bits.capacity() + neighbours_.bits.capacity()) *
+             sizeof(uint64_t) +
          pieces_.capacity() * sizeof(Piece) + pairs_.capacity() * sizeof(Pair) + pool_.capacity() +
          (offset_.capacity() + length_.capacity()) * sizeof(uint32_t) + splits_.capacity() * sizeof(Split) +
          reachable_.capacity() + lengths_.capacity() * sizeof(uint64_t) + shorter_.capacity() * sizeof(TokenId) +

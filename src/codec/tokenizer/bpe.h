@@ -14,6 +14,10 @@
 //   read off the merges that made its two tokens, backwards in time. This needs models in which a token has one merge
 //   that makes it and parts are made before what they are used for; finish() checks both, and merging serves the other
 //   models.
+// Texts of three-byte characters (ideographs, kana, hangul) are first cut where no token crosses: between two
+// characters that no token holds side by side. The encoding has a border there whatever stands around it, for a merge
+// across it would make such a token; and an encoding with a border is the encodings of its two sides. What is left are
+// mostly words, and those mostly tokens.
 #pragma once
 
 #include <atomic>
@@ -76,6 +80,11 @@ class Bpe {
   TokenId longest_match(std::string_view text) const;
   TokenId shorter_match(std::string_view text, size_t length) const;
   void match(std::string_view piece, std::vector<TokenId>& out) const;
+  void encode_part(std::string_view part, std::vector<TokenId>& out) const;
+  void find_neighbours();
+  void add_neighbours(std::string_view token);
+  // Could a token hold the three-byte characters on both sides of `at`?
+  bool may_join(const char* at) const;
   void merge_short(std::string_view piece, std::vector<TokenId>& out) const;
   void merge_long(std::string_view piece, std::vector<TokenId>& out) const;
 
@@ -118,6 +127,10 @@ class Bpe {
       lengths_;  // [hash of the first bytes]: lengths of the tokens that start so, bit 63 = 63 and more
   std::vector<uint32_t> long_lengths_;  // token lengths of 63 bytes and more, longest first
   std::vector<TokenId> shorter_;        // [id], longest reachable token that is a proper prefix, or -1
+  // Pairs of three-byte characters that some token holds, by their six bytes; and, of tokens that hold only part of one
+  // of the two, [low six bits of the byte before the border]: bits of the low four bits of the byte behind it.
+  Filter neighbours_;
+  uint16_t part_neighbours_[64] = {};
   bool ignore_merges_ = false;
   // Per token: 0 not looked at, 1 its bytes encode to itself, 2 they do not. Any thread may fill it in (same answer).
   mutable std::unique_ptr<std::atomic<uint8_t>[]> whole_;
@@ -198,6 +211,13 @@ inline TokenId Bpe::find(std::string_view bytes) const {
     if (piece.key != key || piece.length != bytes.size()) continue;
     if (bytes.size() <= 8 || bpe::same_bytes(bytes_of(piece.id), bytes)) return piece.id;
   }
+}
+
+inline bool Bpe::may_join(const char* at) const {
+  const auto before = static_cast<unsigned char>(at[-1]);
+  const auto behind = static_cast<unsigned char>(at[0]);
+  if ((part_neighbours_[before & 63] >> (behind & 15) & 1) != 0) return true;
+  return neighbours_.has(bpe::load_tail(at - 3, 4) | bpe::load_tail(at + 1, 2) << 32);
 }
 
 inline int32_t Bpe::find_pair(TokenId left, TokenId right) const {

@@ -73,6 +73,35 @@ void Bpe::find_matches() {
   }
 }
 
+// Every border between three-byte characters inside a reachable token. A character cut off by the token's end may be
+// any that has those bytes; a character of another length is none that encode() asks about.
+void Bpe::add_neighbours(std::string_view token) {
+  const auto continues = [&](size_t at) { return (static_cast<unsigned char>(token[at]) & 0xC0) == 0x80; };
+  const auto leads = [&](size_t at) { return (static_cast<unsigned char>(token[at]) & 0xF0) == 0xE0; };
+  for (size_t at = 1; at < token.size(); ++at) {
+    if (!leads(at) || !continues(at - 1)) continue;
+    const bool left_whole = at >= 3 && continues(at - 2) && leads(at - 3);
+    const bool left_part = at == 1 || (at == 2 && continues(0));
+    const size_t behind = std::min<size_t>(token.size() - at, 3);
+    bool right = true;
+    for (size_t i = 1; i < behind; ++i) right = right && continues(at + i);
+    if (!right || (!left_whole && !left_part)) continue;
+    if (left_whole && behind == 3) {
+      neighbours_.add(bpe::load_tail(token.data() + at - 3, 4) | bpe::load_tail(token.data() + at + 1, 2) << 32);
+    } else {
+      uint16_t& bits = part_neighbours_[static_cast<unsigned char>(token[at - 1]) & 63];
+      bits = static_cast<uint16_t>(bits | 1U << (static_cast<unsigned char>(token[at]) & 15));
+    }
+  }
+}
+
+void Bpe::find_neighbours() {
+  neighbours_.size_for(offset_.size() / 2);
+  for (size_t id = 0; id < offset_.size(); ++id) {
+    if (reachable_[id] != 0) add_neighbours(bytes_of(static_cast<TokenId>(id)));
+  }
+}
+
 // Would merging left·right never join bytes of both before time `limit`? Undoes the merges inside the two tokens,
 // latest first; at each stage the two symbols at the border existed side by side, and their own merge must not have
 // been due.
