@@ -31,6 +31,7 @@ struct Options {
   BenchKernelsOptions bench_kernels;
   BenchLongContextOptions bench_long_context;
   BenchReplayOptions bench_replay;
+  BenchCodecOptions bench_codec;
 };
 
 size_t edit_distance(const std::string& a, const std::string& b) {
@@ -200,9 +201,19 @@ void add_bench_caches(CLI::App& bench, Options& o) {
       ->check(CLI::Range(1, 1024));
 }
 
+void add_bench_codec(CLI::App& bench, BenchCodecOptions& o) {
+  CLI::App& codec = *bench.add_subcommand("codec", "Token codec: texts, requests, streams, in processor time");
+  codec.add_option("tokenizer", o.tokenizer, "tokenizer.json or its folder")->required();
+  codec.add_option("texts", o.texts, "Folder that bench/codec/texts.py wrote")->required();
+  codec.add_option("--repetitions", o.repetitions, "Samples per case, the best counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+}
+
 void add_bench(CLI::App& root, Options& o) {
   CLI::App& bench = *root.add_subcommand("bench", "Measure");
   bench.require_subcommand(1);
+  add_bench_codec(bench, o.bench_codec);
   CLI::App& kernels = *bench.add_subcommand("kernels", "CPU operators: ratios to this machine's ceilings, in one run");
   kernels.add_option("--threads", o.bench_kernels.threads, "Compute threads (all usable cores)")
       ->check(CLI::Range(1, 1024));
@@ -301,6 +312,7 @@ int bench(const CLI::App& command, Options& o) {
   }
   if (name == "long-context") return bench_long_context(o.bench_long_context);
   if (name == "replay") return bench_replay(o.bench_replay);
+  if (name == "codec") return bench_codec(o.bench_codec);
   return bench_kernels(o.bench_kernels);
 }
 

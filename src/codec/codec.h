@@ -104,6 +104,9 @@ struct ParsingOptions {
   bool parse_tool_calls = false;
   bool starts_in_tool_calls = false;
   bool parse_json_output = false;
+  // Tool call tags count also when their ｜DSML｜ is spelled with ordinary tokens, with these or with ASCII bars
+  // (extended policy). Text that quotes such a tag is then read as a call.
+  bool lenient_dsml = false;
   std::optional<ThinkingStart> thinking_start;  // absent outside thinking mode
   std::vector<std::string> stop_sequences;
 };
@@ -227,6 +230,9 @@ class OutputProcessor {
   std::string_view chat_finish_reason() const;
   // Calls named so far: id, name, arguments text.
   const std::vector<ToolCall>& tool_calls() const;
+  // What was emitted so far as content and as reasoning; the content is kept only where tool calls are parsed.
+  const std::string& content_text() const;
+  const std::string& reasoning_text() const;
   // Bytes held back because they may begin a marker or a character.
   size_t held_bytes() const;
 

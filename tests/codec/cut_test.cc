@@ -156,13 +156,49 @@ TEST(ParallelEncoding, GivesTheSequentialIds) {
   }
 }
 
-// Text salted with every special spelling, whole and cut short, never yields a control token of its own.
+// 50 MB of everything (in a soak; 2 MB else), one message after the other on three threads and on one.
+TEST(ParallelEncoding, MixedTextOfManyMegabytes) {
+  SKIP_WITHOUT_RECIPE_VECTORS();
+  const TokenizerRef tokenizer = vector_tokenizer(true);
+  ThreadPool pool(3);
+  std::mt19937 random(23);
+  const size_t total = testing::soak() ? size_t{50} << 20 : size_t{2} << 20;
+  for (size_t bytes = 0; bytes < total;) {
+    RenderedPrompt prompt;
+    while (prompt.text.size() < (size_t{1} << 20)) {
+      switch (std::uniform_int_distribution<int>(0, 3)(random)) {
+        case 0:
+          prompt.text += "Prose of ordinary words, with a number such as 1234567 and a name (Ada). ";
+          break;
+        case 1:
+          prompt.text += "for (int i = 0; i < n; ++i) {\n\t\tsum += a[i] * b[i];\n\t}\n\n";
+          break;
+        case 2:
+          prompt.text += "我们今天学习人工智能，机器学习也很重要。カタカナとひらがな。";
+          break;
+        default:
+          prompt.text +=
+              random_text(random, 40) + std::string(std::uniform_int_distribution<size_t>(0, 30)(random), ' ');
+          break;
+      }
+    }
+    bytes += prompt.text.size();
+    const auto one = encode_prompt(prompt, *tokenizer);
+    const auto many = encode_prompt(prompt, *tokenizer, &pool);
+    ASSERT_TRUE(one && many);
+    ASSERT_EQ(*one, *many) << "before byte " << bytes;
+  }
+}
+
+// Text salted with every special spelling, whole and cut short, never yields a control token of its own: a million
+// strings in a soak, 50,000 else.
 TEST(SpecialTokens, TextFromOutsideNeverBecomesOne) {
   SKIP_WITHOUT_RECIPE_VECTORS();
   const TokenizerRef tokenizer = vector_tokenizer(true);
   const auto& added = tokenizer->added_tokens();
   std::mt19937 random(17);
-  for (int round = 0; round < 20000; ++round) {
+  const int rounds = testing::soak() ? 1000000 : 50000;
+  for (int round = 0; round < rounds; ++round) {
     std::string text;
     for (int i = 0; i < 4; ++i) {
       const std::string& spelling = added[std::uniform_int_distribution<size_t>(0, added.size() - 1)(random)].text;

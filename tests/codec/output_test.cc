@@ -145,5 +145,60 @@ TEST(Extended, AcceptsWhatTheOfficialPolicyRefuses) {
   EXPECT_TRUE(verdict(Api::kMessages, custom, extended));
 }
 
+// A call whose marker is spelled with ordinary tokens is content by the official rules and a call by the extended ones.
+TEST(Extended, CallsAreReadThoughTheirMarkerIsSpelledOut) {
+  SKIP_WITHOUT_RECIPE_VECTORS();
+  const TokenizerRef tokenizer = vector_tokenizer(true);
+  for (const char* bars : {"｜", "|"}) {
+    const std::string mark = fmt::format("{0}DSML{0}", bars);
+    const std::string text = fmt::format(
+        "Hm.</think>Look.\n\n<{0} calls>\n<{0} invoke name=\"f\">\n<{0} parameter name=\"a\" string=\"true\">x</{0} "
+        "parameter>\n</{0} invoke>\n</{0} calls>",
+        mark);
+    for (const bool extended : {false, true}) {
+      CodecOptions options;
+      options.policy = extended ? ApiPolicy::kExtended : ApiPolicy::kOfficial;
+      const auto request = convert_request(Api::kChat, kBody, options);
+      ASSERT_TRUE(request);
+      OutputProcessor output(*request, tokenizer, ResponseInfo{});
+      std::vector<StreamEvent> events;
+      for (const size_t at : {0U, 1U}) {  // the thinking part with its token, the rest as ordinary text
+        const std::string_view part =
+            at == 0 ? std::string_view(text).substr(0, 11) : std::string_view(text).substr(11);
+        const auto ids = at == 0 ? tokenizer->encode_full(part) : tokenizer->encode_plain(part);
+        for (const TokenId id : ids) ASSERT_TRUE(output.tokens(std::span(&id, 1), {}, events));
+      }
+      output.finish(FinishReason::kStop, events);
+      EXPECT_EQ(output.tool_calls().size(), extended ? 1U : 0U) << mark;
+      if (extended) {
+        EXPECT_EQ(output.tool_calls()[0].arguments, "{\"a\": \"x\"}");
+        EXPECT_EQ(output.content_text(), "Look.");
+      } else {
+        EXPECT_TRUE(output.content_text().ends_with("calls>")) << output.content_text();
+      }
+    }
+  }
+}
+
+TEST(Errors, NameTheFieldAtFault) {
+  const auto param = [](Api api, const std::string& members) {
+    const auto request = convert_request(api, R"({"model":"DeepSeek-V4.1-Flash",)" + members + "}", CodecOptions());
+    return request ? "accepted" : request.error().param;
+  };
+  EXPECT_EQ(param(Api::kResponses, R"("input":[{"type":"function_call","call_id":"","name":"f","arguments":"{}"}])"),
+            "input[0].call_id");
+  EXPECT_EQ(param(Api::kResponses, R"("input":[])"), "input");
+  EXPECT_EQ(param(Api::kResponses, R"("input":[{"type":"function_call_output","call_id":"c","output":"x"}])"), "input");
+  EXPECT_EQ(param(Api::kResponses, R"("input":"x","tools":[{"type":"function","name":"a b"}])"), "tools[0].name");
+  EXPECT_EQ(param(Api::kResponses, R"("input":"x","text":{"format":{"type":"json_object"}})"), "text.format");
+  EXPECT_EQ(param(Api::kMessages, R"("messages":[])"), "messages");
+  EXPECT_EQ(param(Api::kMessages, R"("messages":[{"role":"user","content":[]}])"), "messages.0");
+  EXPECT_EQ(param(Api::kMessages,
+                  R"("messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"u","content":"x"}]}])"),
+            "messages.0.content.0");
+  EXPECT_EQ(param(Api::kMessages, R"("messages":[{"role":"user","content":"x"}],"temperature":3)"), "temperature");
+  EXPECT_EQ(param(Api::kChat, R"("messages":[{"role":"user","content":"x"}],"temperature":3)"), "temperature");
+}
+
 }  // namespace
 }  // namespace di::codec

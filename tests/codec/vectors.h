@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -13,6 +14,11 @@
 #include "codec/tokenizer/tokenizer.h"
 
 namespace di::codec::testing {
+
+// `make soak` runs the long form of some tests.
+inline bool soak() {
+  return std::getenv("DEEPINFER_SOAK") != nullptr;
+}
 
 inline std::string recipe_dir() {
   return std::string(DI_TEST_VECTORS) + "/recipe";

@@ -460,15 +460,15 @@ bool mentions_json(const Conversation& conversation) {
 }  // namespace api
 
 ApiResult<ConvertedRequest> convert_parsed_request(Api api, const Json& body, const CodecOptions& options) {
-  switch (api) {
-    case Api::kChat:
-      return api::convert_chat(body, options);
-    case Api::kResponses:
-      return api::convert_responses(body, options);
-    case Api::kMessages:
-      return api::convert_messages(body, options);
+  ApiResult<ConvertedRequest> request = api == Api::kChat        ? api::convert_chat(body, options)
+                                        : api == Api::kResponses ? api::convert_responses(body, options)
+                                                                 : api::convert_messages(body, options);
+  if (request) {
+    request->parsing.lenient_dsml = options.policy == ApiPolicy::kExtended;
+  } else if (request.error().param.empty()) {
+    request.error().param = api::error_param(request.error().message);
   }
-  return api::bad_request("this API is not served");
+  return request;
 }
 
 ApiResult<ConvertedRequest> convert_request(Api api, std::string_view body, const CodecOptions& options) {

@@ -21,6 +21,9 @@ template <class... Args>
   return std::unexpected(std::move(error));
 }
 
+// The field that a conversion error's text is about; empty when it names none.
+std::string error_param(std::string_view message);
+
 // A failed deserialization as the API reports it.
 std::unexpected<ApiError> invalid_body(const ReadError& error);
 

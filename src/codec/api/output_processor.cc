@@ -36,7 +36,8 @@ struct OutputProcessor::Impl final : OutputSink {
   bool started = false;
   bool done = false;  // nothing more is read
   std::optional<EndKind> end;
-  std::string reasoning_text;  // for counting its tokens
+  std::string content_text;    // for exact replay, where calls are parsed
+  std::string reasoning_text;  // for the same and for counting its tokens
   std::vector<ToolCall> calls;
   std::optional<std::mt19937_64> random;
 
@@ -60,7 +61,10 @@ struct OutputProcessor::Impl final : OutputSink {
     if (tokenizer != nullptr) decoder.emplace(*tokenizer);
   }
 
-  void content(std::string_view text, const LogprobListRef& logprobs) override { writer->content(text, logprobs); }
+  void content(std::string_view text, const LogprobListRef& logprobs) override {
+    if (request.parsing.parse_tool_calls) content_text += text;
+    writer->content(text, logprobs);
+  }
 
   void reasoning(std::string_view text, const LogprobListRef& logprobs) override {
     reasoning_text += text;
@@ -219,6 +223,13 @@ std::string_view OutputProcessor::chat_finish_reason() const {
 
 const std::vector<ToolCall>& OutputProcessor::tool_calls() const {
   return impl_->calls;
+}
+
+const std::string& OutputProcessor::content_text() const {
+  return impl_->content_text;
+}
+const std::string& OutputProcessor::reasoning_text() const {
+  return impl_->reasoning_text;
 }
 
 size_t OutputProcessor::held_bytes() const {

@@ -97,6 +97,16 @@ void Machine::build(StageId id) {
   }
 }
 
+// How the marker may be spelled, and whether by its special token.
+std::vector<std::pair<std::string, bool>> Machine::dsml_spellings() const {
+  std::vector<std::pair<std::string, bool>> out = {{dsml_, true}};
+  if (options_.lenient_dsml) {
+    out.emplace_back(dsml_, false);
+    out.emplace_back("|DSML|", false);
+  }
+  return out;
+}
+
 void Machine::build_text_stage(StageId id, Stage& stage) {
   const auto symbols = [](std::string_view text, bool special, std::vector<Symbol> out = {}) {
     for (const char byte : text) out.push_back({byte, special});
@@ -109,7 +119,9 @@ void Machine::build_text_stage(StageId id, Stage& stage) {
   };
   const auto tools = [&] {
     if (!options_.parse_tool_calls) return;
-    add(stage, Shape::kNewlinesMarker, symbols(dsml_, true, symbols("<", false)), kToolCalls, {Kind::kSkip});
+    for (const auto& [dsml, special] : dsml_spellings()) {
+      add(stage, Shape::kNewlinesMarker, symbols(dsml, special, symbols("<", false)), kToolCalls, {Kind::kSkip});
+    }
   };
   const std::vector<Symbol> think_end = symbols(think_end_, true);
   switch (id) {
@@ -152,22 +164,24 @@ void Machine::build_tool_stage(StageId id, Stage& stage) {
     for (const char byte : text) out.push_back({byte, false});
     return out;
   };
-  const auto close_tag = [&](std::string_view name) {  // "</" DSML name
-    std::vector<Symbol> out = plain("</");
-    for (const char byte : dsml_) out.push_back({byte, true});
-    for (const char byte : name) out.push_back({byte, false});
-    return out;
-  };
   const auto label = [](Label l) { return Action{Kind::kArgumentLabel, l}; };
   const auto marker = [&](std::vector<Symbol> pattern, StageId next, Action action) {
     add(stage, Shape::kMarker, std::move(pattern), next, action);
+  };
+  const auto close_tag = [&](std::string_view name, StageId next, Action action) {  // "</" DSML name
+    for (const auto& [dsml, special] : dsml_spellings()) {
+      std::vector<Symbol> pattern = plain("</");
+      for (const char byte : dsml) pattern.push_back({byte, special});
+      for (const char byte : name) pattern.push_back({byte, false});
+      marker(std::move(pattern), next, action);
+    }
   };
   const bool first = id == kArgsFirst;
   switch (id) {
     case kToolCalls:
       marker(plain("invoke name=\""), kToolName, {Kind::kCallBegin});
-      marker(close_tag("tool_calls>"), kFinished, {Kind::kSkip});
-      marker(close_tag(" calls>"), kFinished, {Kind::kSkip});
+      close_tag("tool_calls>", kFinished, {Kind::kSkip});
+      close_tag(" calls>", kFinished, {Kind::kSkip});
       break;
     case kToolName:
       stage.fallback = {Kind::kName};
@@ -176,7 +190,7 @@ void Machine::build_tool_stage(StageId id, Stage& stage) {
     case kArgsFirst:
     case kArgsMore:
       marker(plain("parameter name="), kArgName, label(first ? Label::kOpen : Label::kNext));
-      marker(close_tag(""), kToolCalls, label(first ? Label::kEmptyObject : Label::kClose));
+      close_tag("", kToolCalls, label(first ? Label::kEmptyObject : Label::kClose));
       break;
     case kArgName:
       stage.fallback = {Kind::kArgumentRaw};
@@ -188,11 +202,11 @@ void Machine::build_tool_stage(StageId id, Stage& stage) {
       break;
     case kValueString:
       stage.fallback = {Kind::kArgumentEscaped};
-      marker(close_tag(""), kArgsMore, label(Label::kQuoteClose));
+      close_tag("", kArgsMore, label(Label::kQuoteClose));
       break;
     default:  // kValueJson
       stage.fallback = {Kind::kArgumentRaw};
-      marker(close_tag(""), kArgsMore, {Kind::kSkip});
+      close_tag("", kArgsMore, {Kind::kSkip});
       break;
   }
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "codec/codec.h"
@@ -108,6 +109,7 @@ class Machine {
   void build(StageId id);
   void build_text_stage(StageId id, Stage& stage);
   void build_tool_stage(StageId id, Stage& stage);
+  std::vector<std::pair<std::string, bool>> dsml_spellings() const;
   void add(Stage& stage, Shape shape, std::vector<Symbol> pattern, StageId next, Action action);
   static bool fits(const Symbol& symbol, char byte, PieceKind kind) {
     return symbol.byte == byte && (kind == PieceKind::kText || (kind == PieceKind::kSpecial) == symbol.special);

@@ -1,0 +1,163 @@
+#include "codec/bench/bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "codec/codec.h"
+
+namespace di::codec {
+
+namespace {
+
+double cpu_seconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The best of several runs, by the given clock.
+template <class Clock, class Body>
+double best(int repetitions, const Clock& clock, const Body& body) {
+  double least = 1e9;
+  for (int i = 0; i < repetitions; ++i) {
+    const double start = clock();
+    body();
+    least = std::min(least, clock() - start);
+  }
+  return least;
+}
+
+Result<std::string> read_file(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return fail(Errc::kNotFound, "{}: cannot be read", path.string());
+  std::stringstream out;
+  out << in.rdbuf();
+  return std::move(out).str();
+}
+
+void row(std::string_view what, double value, std::string_view unit) {
+  fmt::print("| {} | {:.2f} {} |\n", what, value, unit);
+}
+
+Result<void> bench_texts(const BenchOptions& options, const Tokenizer& tokenizer) {
+  std::vector<std::filesystem::path> files;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(options.texts, ignored)) {
+    if (entry.path().extension() == ".txt") files.push_back(entry.path());
+  }
+  if (files.empty()) return fail(Errc::kNotFound, "{}: no texts; make them with bench/codec/texts.py", options.texts);
+  std::sort(files.begin(), files.end());
+  ThreadPool two(2);
+  for (const auto& file : files) {
+    const std::string text = DI_TRY(read_file(file));
+    std::vector<TokenId> ids;
+    ids.reserve(text.size());
+    const double seconds = best(options.repetitions, cpu_seconds, [&] {
+      ids.clear();
+      tokenizer.encode_plain(text, ids);
+    });
+    const std::string name = file.stem().string();
+    row(fmt::format("encode_plain, {} ({:.2f} MB, {} ids)", name, static_cast<double>(text.size()) / 1e6, ids.size()),
+        static_cast<double>(text.size()) / 1e6 / seconds, "MB per processor second");
+    const double decode = best(options.repetitions, cpu_seconds, [&] { static_cast<void>(tokenizer.decode(ids)); });
+    row(fmt::format("decode, {}", name), static_cast<double>(ids.size()) / 1e6 / decode, "M tokens/s");
+    RenderedPrompt prompt;
+    prompt.text = text;
+    const double one =
+        best(options.repetitions, wall_seconds, [&] { static_cast<void>(encode_prompt(prompt, tokenizer)); });
+    const double both =
+        best(options.repetitions, wall_seconds, [&] { static_cast<void>(encode_prompt(prompt, tokenizer, &two)); });
+    row(fmt::format("encode_prompt, {}: one message on 2 threads over 1, wall", name), one / both, "times");
+  }
+  return {};
+}
+
+Result<void> bench_request(const BenchOptions& options, const Tokenizer& tokenizer, const std::string& name) {
+  const std::string body = DI_TRY(read_file(std::filesystem::path(options.texts) / (name + ".json")));
+  const CodecOptions codec;
+  size_t tokens = 0;
+  bool failed = false;
+  const double seconds = best(10 * options.repetitions, cpu_seconds, [&] {
+    const auto request = convert_request(Api::kChat, body, codec);
+    if (!request) {
+      failed = true;
+      return;
+    }
+    const auto ids = encode_conversation(request->conversation, request->version, tokenizer);
+    failed = failed || !ids;
+    if (ids) tokens = ids->size();
+  });
+  if (failed) return fail(Errc::kCorruption, "{}.json: the request is refused", name);
+  row(fmt::format("convert_request + encode_conversation, {} ({} bytes, {} ids)", name, body.size(), tokens),
+      1e6 * seconds, "us");
+  return {};
+}
+
+// The answer: thinking, text, two calls, one id a step, as Chat Completions chunks.
+Result<void> bench_stream(const BenchOptions& options, TokenizerRef tokenizer) {
+  const std::string body = DI_TRY(read_file(std::filesystem::path(options.texts) / "agent.json"));
+  const std::string answer = DI_TRY(read_file(std::filesystem::path(options.texts) / "answer.md"));
+  const auto request = convert_request(Api::kChat, body, CodecOptions());
+  if (!request) return fail(Errc::kCorruption, "agent.json: {}", request.error().message);
+  const std::vector<TokenId> ids = tokenizer->encode_full(answer);
+  const auto run = [&](size_t step, bool deltas) {
+    ResponseInfo info;
+    info.id = "chatcmpl-1";
+    info.model = "m";
+    info.deltas = deltas;
+    OutputProcessor output(*request, tokenizer, info);
+    std::vector<StreamEvent> events;
+    for (size_t at = 0; at < ids.size(); at += step) {
+      events.clear();
+      static_cast<void>(output.tokens(std::span(ids).subspan(at, std::min(step, ids.size() - at)), {}, events));
+    }
+    output.finish(FinishReason::kStop, events);
+  };
+  for (const auto& [step, deltas] : {std::pair<size_t, bool>{1, true}, {1, false}, {4, true}}) {
+    const double seconds = best(options.repetitions, cpu_seconds, [&] { run(step, deltas); });
+    row(fmt::format("OutputProcessor::tokens, {} ids, {} a step, {}", ids.size(), step,
+                    deltas ? "Chat chunks formatted" : "parsed only (deltas off)"),
+        static_cast<double>(ids.size()) / 1e6 / seconds, "M tokens/s");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> run_codec_bench(const BenchOptions& options) {
+  TokenizerRef tokenizer;
+  Result<void> loaded;
+  const double load = best(3, cpu_seconds, [&] {
+    auto result = Tokenizer::load(options.tokenizer);
+    if (result) {
+      tokenizer = std::move(*result);
+    } else {
+      loaded = std::unexpected(std::move(result).error());
+    }
+  });
+  DI_TRY(std::move(loaded));
+  if (!tokenizer->added_id("<｜System｜>")) {  // V4's file: the requests are for V4.1, whose 128799 has this name
+    tokenizer = DI_TRY(Tokenizer::load(options.tokenizer, {{{128799, "<｜System｜>"}}}));
+  }
+  fmt::print("| call | measured |\n|---|---|\n");
+  row("Tokenizer::load", 1e3 * load, "ms");
+  row("Tokenizer::memory_bytes", static_cast<double>(tokenizer->memory_bytes()) / 1e6, "MB");
+  DI_TRY(bench_texts(options, *tokenizer));
+  DI_TRY(bench_request(options, *tokenizer, "chat"));
+  DI_TRY(bench_request(options, *tokenizer, "agent"));
+  return bench_stream(options, tokenizer);
+}
+
+}  // namespace di::codec
