@@ -12,6 +12,7 @@
 
 #include "base/thread_pool.h"
 #include "codec/codec.h"
+#include "codec/tokenizer/safe_cut.h"
 
 namespace di::codec {
 
@@ -51,6 +52,28 @@ void row(std::string_view what, double value, std::string_view unit) {
   fmt::print("| {} | {:.2f} {} |\n", what, value, unit);
 }
 
+// How much faster two threads can be: the whole over its longer half and joining the ids, in processor time. Unlike
+// wall time it means something on a busy machine.
+double two_thread_bound(int repetitions, const std::string& text, const Tokenizer& tokenizer) {
+  const size_t cut = next_safe_cut(text, text.size() / 2);
+  const std::string_view halves[] = {std::string_view(text).substr(0, cut), std::string_view(text).substr(cut)};
+  std::vector<TokenId> ids[3];
+  for (auto& list : ids) list.reserve(text.size());
+  const auto encode = [&](std::string_view part, std::vector<TokenId>& out) {
+    return best(repetitions, cpu_seconds, [&] {
+      out.clear();
+      tokenizer.encode_plain(part, out);
+    });
+  };
+  const double whole = encode(text, ids[2]);
+  const double longer = std::max(encode(halves[0], ids[0]), encode(halves[1], ids[1]));
+  const double join = best(repetitions, cpu_seconds, [&] {
+    ids[2].clear();
+    for (const auto& part : {ids[0], ids[1]}) ids[2].insert(ids[2].end(), part.begin(), part.end());
+  });
+  return whole / (longer + join);
+}
+
 Result<void> bench_texts(const BenchOptions& options, const Tokenizer& tokenizer) {
   std::vector<std::filesystem::path> files;
   std::error_code ignored;
@@ -73,6 +96,8 @@ Result<void> bench_texts(const BenchOptions& options, const Tokenizer& tokenizer
         static_cast<double>(text.size()) / 1e6 / seconds, "MB per processor second");
     const double decode = best(options.repetitions, cpu_seconds, [&] { static_cast<void>(tokenizer.decode(ids)); });
     row(fmt::format("decode, {}", name), static_cast<double>(ids.size()) / 1e6 / decode, "M tokens/s");
+    row(fmt::format("{}: whole over its longer half and joining, processor time", name),
+        two_thread_bound(options.repetitions, text, tokenizer), "times");
     RenderedPrompt prompt;
     prompt.text = text;
     const double one =
