@@ -219,9 +219,10 @@ bool read_input(std::string& line, const Terminal& terminal) {
   }
 }
 
-}  // namespace
-
-int chat(const ChatOptions& options) {
+// Loads the model, calls use(session, app, model name, terminal, context) with a session of these options, and takes it
+// all down again. What `use` returns is the exit status.
+template <class Use>
+int with_session(const ChatOptions& options, const char* command_name, const Use& use) {
   const Terminal terminal = Terminal::detect();
   const SystemClock clock;
   server::ServerConfig config;
@@ -229,12 +230,11 @@ int chat(const ChatOptions& options) {
   server::App app(config, clock);
   auto model = load_model(options.model, config.policy, clock);
   if (!model) {
-    std::fprintf(stderr, "deepinfer chat: %s\n", model.error().message.c_str());
+    std::fprintf(stderr, "deepinfer %s: %s\n", command_name, model.error().message.c_str());
     return model.error().exit_status;
   }
   app.set_ready((*model)->service(clock));
   catch_interrupts();
-
   Session session;
   session.system = options.system;
   session.thinking = options.thinking;
@@ -242,10 +242,16 @@ int chat(const ChatOptions& options) {
   session.temperature = options.temperature;
   session.seed = options.seed;
   session.max_tokens = options.max_tokens;
-  if (terminal.interactive)
-    std::printf("%s — /help for commands, Ctrl-D to leave\n", config.served_model_names[0].c_str());
+  const int status =
+      use(session, app, config.served_model_names[0], terminal, int64_t{(*model)->engine->info().max_model_len});
+  app.stop_workers();
+  model->reset();
+  return status;
+}
+
+int converse(Session& session, server::App& app, const std::string& model, const Terminal& terminal, int64_t context) {
+  if (terminal.interactive) std::printf("%s — /help for commands, Ctrl-D to leave\n", model.c_str());
   int status = kOk;
-  const int64_t context = (*model)->engine->info().max_model_len;
   for (std::string line; read_input(line, terminal);) {
     if (line.empty()) continue;
     After after = After::kAsk;
@@ -256,7 +262,7 @@ int chat(const ChatOptions& options) {
     }
     if (after == After::kQuit) break;
     if (after != After::kAsk) continue;
-    if (!ask(session, app, config.served_model_names[0], terminal)) {
+    if (!ask(session, app, model, terminal)) {
       session.turns.pop_back();
       status = kFailed;
     } else if (terminal.interactive) {
@@ -264,42 +270,29 @@ int chat(const ChatOptions& options) {
     }
   }
   if (terminal.interactive) std::printf("\n");
-  app.stop_workers();
-  model->reset();
   return terminal.interactive ? kOk : status;
 }
 
+}  // namespace
+
+int chat(const ChatOptions& options) {
+  return with_session(options, "chat", converse);
+}
+
 int run(const ChatOptions& options) {
-  const Terminal terminal = Terminal::detect();
-  const SystemClock clock;
-  server::ServerConfig config;
-  config.served_model_names = served_names(options.model);
-  server::App app(config, clock);
-  auto model = load_model(options.model, config.policy, clock);
-  if (!model) {
-    std::fprintf(stderr, "deepinfer run: %s\n", model.error().message.c_str());
-    return model.error().exit_status;
-  }
-  app.set_ready((*model)->service(clock));
-  catch_interrupts();
-  Session session;
-  session.system = options.system;
-  session.thinking = options.thinking;
-  session.effort = options.effort;
-  session.temperature = options.temperature;
-  session.seed = options.seed;
-  session.max_tokens = options.max_tokens;
-  std::string prompt = options.prompt;
-  if (prompt.empty() || prompt == "-") {
-    std::ostringstream text;
-    text << std::cin.rdbuf();
-    prompt = text.str();
-  }
-  session.turns.push_back(message("user", std::move(prompt)));
-  const bool ok = ask(session, app, config.served_model_names[0], terminal);
-  app.stop_workers();
-  model->reset();
-  return ok ? (interrupt_flag().load() ? 130 : kOk) : kFailed;
+  return with_session(
+      options, "run",
+      [&](Session& session, server::App& app, const std::string& model, const Terminal& terminal, int64_t) {
+        std::string prompt = options.prompt;
+        if (prompt.empty() || prompt == "-") {
+          std::ostringstream text;
+          text << std::cin.rdbuf();
+          prompt = text.str();
+        }
+        session.turns.push_back(message("user", std::move(prompt)));
+        const bool ok = ask(session, app, model, terminal);
+        return ok ? (interrupt_flag().load() ? 130 : kOk) : kFailed;
+      });
 }
 
 }  // namespace di::cli
