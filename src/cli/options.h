@@ -87,20 +87,22 @@ struct BenchReplayOptions {
   std::string prompts;  // JSON lines with `messages`; empty: stories that the model tells itself
   int32_t limit = 100;  // lines of the file
   int32_t threads = 0;
-  struct BenchCodecOptions {
-    std::string tokenizer;
-    std::string texts;
-    int32_t repetitions = 5;
-  };
+};
 
-  int serve(const ServeOptions& options);
-  int chat(const ChatOptions& options);
-  int run(const ChatOptions& options);
-  int generate(const GenerateOptions& options);
-  int model_inspect(const InspectOptions& options);
-  int bench_kernels(const BenchKernelsOptions& options);
-  int bench_long_context(const BenchLongContextOptions& options);
-  int bench_replay(const BenchReplayOptions& options);
-  int bench_codec(const BenchCodecOptions& options);
+struct BenchCodecOptions {
+  std::string tokenizer;
+  std::string texts;
+  int32_t repetitions = 5;
+};
+
+int serve(const ServeOptions& options);
+int chat(const ChatOptions& options);
+int run(const ChatOptions& options);
+int generate(const GenerateOptions& options);
+int model_inspect(const InspectOptions& options);
+int bench_kernels(const BenchKernelsOptions& options);
+int bench_long_context(const BenchLongContextOptions& options);
+int bench_replay(const BenchReplayOptions& options);
+int bench_codec(const BenchCodecOptions& options);
 
 }  // namespace di::cli
