@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/speculative/stats.h"
 #include "kv/prefix_cache.h"
 #include "kv/swa_cache.h"
 #include "structured/structured.h"
@@ -124,6 +125,10 @@ struct Output {
   CacheReport cache;          // of this choice's first admission
   int64_t output_tokens = 0;  // so far, this choice, without the stop token
   int32_t preemptions = 0;
+  // Speculation so far, this choice: decode steps with drafts, drafts looked at, and of these accepted.
+  int64_t draft_rounds = 0;
+  int64_t drafts_verified = 0;
+  int64_t drafts_accepted = 0;
   RequestTimes times;
 };
 using OutputSink = std::function<void(Output)>;
@@ -143,7 +148,8 @@ struct EngineInfo {
   int64_t max_model_len = 0;  // tokens of prompt and answer together
   int32_t max_num_seqs = 0;
   int32_t block_tokens = 0;
-  int32_t n_blocks = 0;  // usable ones
+  int32_t n_blocks = 0;    // usable ones
+  int32_t max_drafts = 0;  // that a sequence may have verified in one step; 0: no speculation
   bool prefix_cache = false;
   bool swa_replay = false;
   std::string_view prefill_truncation = "off";  // off, mask, compact
@@ -175,6 +181,7 @@ struct EngineStats {
   double forward_seconds = 0;
   double sample_seconds = 0;
   double post_seconds = 0;
+  SpeculationStats speculation;
   // Reuse of KV.
   uint64_t prefix_queries = 0;  // prompt tokens looked up
   uint64_t prefix_hits = 0;     // of these, found

@@ -10,9 +10,6 @@
 namespace di::engine {
 namespace {
 
-// Rows of verification use draws far apart from those of later positions (engine.md §5.4).
-constexpr int64_t kRowStride = 10'000'019;
-
 int32_t mask_threads() {
   return std::clamp(static_cast<int32_t>(std::thread::hardware_concurrency()) / 4, 1, 8);
 }
@@ -22,6 +19,7 @@ int32_t mask_threads() {
 DeviceStep::DeviceStep(Runner& runner, int32_t max_drafts)
     : runner_(runner),
       max_drafts_(max_drafts),
+      speculator_(runner, max_drafts),
       lanes_(static_cast<size_t>(runner.info().n_slots)),
       masks_(mask_threads(), runner.info().vocab_size) {}
 
@@ -40,6 +38,7 @@ void DeviceStep::fill_lanes(const StepInput& input) {
       lane.matcher = matcher ? std::move(*matcher) : std::nullopt;
       lane.window_save = nullptr;
       if (rows.window_load != nullptr) runner_.load_window(rows.slot, *rows.window_load);
+      speculator_.forget(rows.slot);
     }
     if (rows.window_save != nullptr) lane.window_save = rows.window_save;
     for (const auto& [place, block] : rows.replaced_blocks) lane.block_table[static_cast<size_t>(place)] = block;
@@ -47,18 +46,58 @@ void DeviceStep::fill_lanes(const StepInput& input) {
   }
 }
 
-// Exact first positions of the decode rows, and their tokens: the sampled ones of the step before, or what the lane
-// has.
+// The first position of a decode row, where the host's is an upper bound.
+int32_t DeviceStep::exact_begin(const StepRows& rows) const {
+  if (!rows.decode || rows.remap < 0) return rows.begin;
+  return rows.begin - (max_drafts_ - accepted_[static_cast<size_t>(rows.remap)]);
+}
+
+// Rows of each group: drafts that the lane really has, and none beyond the context.
+void DeviceStep::choose_counts(const StepInput& input) {
+  counts_.clear();
+  std::vector<int32_t> slots;
+  int32_t total = 0;
+  for (const StepRows& rows : input.rows) {
+    counts_.push_back(rows.count);
+    if (!rows.decode) continue;
+    const Lane& lane = lanes_[static_cast<size_t>(rows.slot)];
+    slots.push_back(lane.stopped ? -1 : rows.slot);
+    total += rows.count;
+  }
+  std::vector<int32_t> shares;
+  if (input.share_rows) shares = speculator_.share_rows(total, slots);
+  decode_rows_ = 0;
+  prompt_rows_ = 0;
+  for (size_t i = 0, decode = 0; i < input.rows.size(); ++i) {
+    const StepRows& rows = input.rows[i];
+    if (!rows.decode) {
+      prompt_rows_ += rows.count;
+      continue;
+    }
+    const Lane& lane = lanes_[static_cast<size_t>(rows.slot)];
+    const int64_t room = lane.spec->stop.max_model_len - exact_begin(rows);
+    const int32_t drafts = lane.stopped ? 0 : speculator_.drafts(rows.slot).size();
+    const int32_t wanted = shares.empty() ? rows.count : shares[decode];
+    counts_[i] =
+        static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, std::min<int64_t>(1 + drafts, room))));
+    decode_rows_ += counts_[i];
+    ++decode;
+  }
+}
+
+// Exact first positions of the decode rows, and their tokens: the sampled ones of the step before and its drafts, or
+// what the lane has.
 void DeviceStep::hand_over_rows(const StepInput& input) {
   std::vector<int32_t> remap;
   std::vector<int32_t> counts;
   std::vector<int32_t> before;
   std::vector<int32_t> fresh;
   device_fed_ = 0;
-  for (const StepRows& rows : input.rows) {
+  for (size_t i = 0; i < input.rows.size(); ++i) {
+    const StepRows& rows = input.rows[i];
     if (!rows.decode) continue;
     remap.push_back(rows.remap);
-    counts.push_back(rows.count);
+    counts.push_back(counts_[i]);
     before.push_back(rows.begin);
     const size_t ids = fresh.size();
     fresh.resize(ids + static_cast<size_t>(max_drafts_) + 1, 0);
@@ -66,6 +105,8 @@ void DeviceStep::hand_over_rows(const StepInput& input) {
       ++device_fed_;
     } else {
       fresh[ids] = lanes_[static_cast<size_t>(rows.slot)].tokens.back();
+      const std::vector<int32_t>& drafts = speculator_.drafts(rows.slot).tokens;
+      std::copy(drafts.begin(), drafts.end(), fresh.begin() + static_cast<std::ptrdiff_t>(ids) + 1);
     }
   }
   const StepOutputs previous{accepted_, sampled_, drafts_, max_drafts_};
@@ -79,16 +120,26 @@ void DeviceStep::build_chunks(const StepInput& input) {
   first_position_.clear();
   size_t decode = 0;
   size_t id = 0;
-  for (const StepRows& rows : input.rows) {
+  for (size_t i = 0; i < input.rows.size(); ++i) {
+    const StepRows& rows = input.rows[i];
     Lane& lane = lanes_[static_cast<size_t>(rows.slot)];
     model::SequenceChunk chunk;
     chunk.begin = rows.begin;
-    chunk.count = rows.count;
+    chunk.count = counts_[i];
     if (rows.decode) {
-      chunk.begin = decode_lengths_[decode++] - rows.count;
-      // The tokens before the first row are the lane's; its last one and the drafts behind it come by the hand-over.
-      lane.tokens.resize(static_cast<size_t>(chunk.begin));
-      for (int32_t i = 0; i < rows.count; ++i) lane.tokens.push_back(decode_ids_[id++]);
+      chunk.begin = decode_lengths_[decode++] - chunk.count;
+      const auto last = static_cast<int32_t>(lane.spec->stop.max_model_len) - 1;
+      if (lane.stopped && chunk.begin > last) {
+        // It ended by the context while this step was under way: nothing may be computed beyond, so its last position
+        // is computed again, as it is.
+        id += static_cast<size_t>(chunk.count);
+        chunk.begin = last;
+        chunk.count = counts_[i] = 1;
+      } else {
+        // The tokens before the first row are the lane's; its last one and the drafts behind it come by the hand-over.
+        lane.tokens.resize(static_cast<size_t>(chunk.begin));
+        for (int32_t k = 0; k < chunk.count; ++k) lane.tokens.push_back(decode_ids_[id++]);
+      }
     }
     first_position_.push_back(chunk.begin);
     chunk.tokens = lane.tokens;
@@ -112,6 +163,7 @@ Result<void> DeviceStep::forward(const StepInput& input) {
   if (!input.block_copies.empty() || !input.slot_copies.empty()) {
     runner_.copy(input.block_copies, input.slot_copies);
   }
+  choose_counts(input);
   hand_over_rows(input);
   build_chunks(input);
   begin_masks(input);
@@ -124,12 +176,13 @@ Result<void> DeviceStep::forward(const StepInput& input) {
 // Beside the forward pass: the masks of the rows that will be sampled; with drafts, one for each (engine.md §5.6).
 void DeviceStep::begin_masks(const StepInput& input) {
   std::vector<MaskJob> jobs;
-  for (const StepRows& rows : input.rows) {
+  for (size_t i = 0; i < input.rows.size(); ++i) {
+    const StepRows& rows = input.rows[i];
     Lane& lane = lanes_[static_cast<size_t>(rows.slot)];
     if (!rows.sample || lane.stopped || !lane.constrained()) continue;
     MaskJob& job = jobs.emplace_back();
     job.matcher = &*lane.matcher;
-    if (rows.decode) job.draft = std::span(lane.tokens).last(static_cast<size_t>(rows.count - 1));
+    if (rows.decode) job.draft = std::span(lane.tokens).last(static_cast<size_t>(counts_[i] - 1));
   }
   masks_.begin(std::move(jobs));
 }
@@ -148,20 +201,21 @@ std::vector<RowsOutput> DeviceStep::sample(const StepInput& input, const SampleI
   std::vector<RowsOutput> out;
   const size_t n = input.rows.size();
   clear_outputs(n);
-  const float* logits = logits_.data;
+  float* logits = logits_.data;
   size_t mask = 0;
   for (size_t i = 0; i < n; ++i) {
     const StepRows& rows = input.rows[i];
     Lane& lane = lanes_[static_cast<size_t>(rows.slot)];
     const bool masked = rows.sample && !lane.stopped && lane.constrained();
-    RowsOutput result = sample_rows(rows, lane, logits, masked ? &filled_[mask++] : nullptr);
-    const int32_t end = first_position_[i] + (rows.decode ? 1 + result.accepted : rows.count);
-    result.window = save_window(rows, lane, end);
+    RowsOutput result = sample_rows(i, rows, lane, logits, masked ? &filled_[mask++] : nullptr);
+    const int32_t stay = rows.decode ? std::max<int32_t>(1, static_cast<int32_t>(result.tokens.size())) : rows.count;
+    result.window = save_window(rows, lane, first_position_[i] + stay);
     if (rows.sample) {
       // A lane without a token (not finite, or ended before) goes on with any: its output is discarded.
-      accepted_[i] = result.accepted;
-      sampled_[i] = result.tokens.empty() ? 0 : result.tokens.back().token;
-      lane.tokens.push_back(sampled_[i]);
+      if (result.tokens.empty()) lane.tokens.push_back(0);
+      accepted_[i] = std::max(0, static_cast<int32_t>(result.tokens.size()) - 1);
+      sampled_[i] = lane.tokens.back();
+      speculator_.forget(rows.slot);
     }
     out.push_back(std::move(result));
   }
@@ -175,8 +229,30 @@ kv::SwaEntryRef DeviceStep::save_window(const StepRows& rows, Lane& lane, int32_
   return std::move(lane.window_save);
 }
 
+Result<void> DeviceStep::propose(const StepInput& input, std::vector<RowsOutput>& outputs) {
+  if (!input.propose || max_drafts_ == 0) return {};
+  std::vector<DraftRequest> requests;
+  std::vector<size_t> groups;
+  for (size_t i = 0; i < input.rows.size(); ++i) {
+    const StepRows& rows = input.rows[i];
+    const Lane& lane = lanes_[static_cast<size_t>(rows.slot)];
+    if (!rows.sample || lane.stopped) continue;
+    requests.push_back(
+        {rows.slot, rows.sequence, lane.spec.get(), lane.tokens, std::max(rows.window_start, rows.keep_begin)});
+    groups.push_back(i);
+  }
+  DI_TRY(speculator_.propose(requests));
+  for (size_t r = 0; r < groups.size(); ++r) {
+    const LaneDrafts& lane = speculator_.drafts(requests[r].slot);
+    std::copy(lane.tokens.begin(), lane.tokens.end(),
+              drafts_.begin() + static_cast<std::ptrdiff_t>(groups[r]) * max_drafts_);
+    outputs[groups[r]].next_confidences = lane.confidences;
+  }
+  return {};
+}
+
 // The row of position p says how probable the prompt's token p+1 was.
-void DeviceStep::read_prompt_logprobs(const StepRows& rows, const Lane& lane, const float*& logits, RowsOutput& out) {
+void DeviceStep::read_prompt_logprobs(const StepRows& rows, const Lane& lane, float*& logits, RowsOutput& out) {
   const auto vocab = static_cast<size_t>(runner_.info().vocab_size);
   const int32_t read = rows.sample ? rows.count - 1 : rows.count;
   for (int32_t i = 0; i < read; ++i, logits += logits_.stride) {
@@ -187,42 +263,47 @@ void DeviceStep::read_prompt_logprobs(const StepRows& rows, const Lane& lane, co
   }
 }
 
-// From row_, which has the logits.
-std::optional<OutputToken> DeviceStep::sample_token(const Lane& lane, const MaskJob* mask) {
-  const SequenceSpec& spec = *lane.spec;
-  const auto length = static_cast<int64_t>(lane.tokens.size());
-  // A constrained text ends before min_tokens, or although the end is to be ignored, only where nothing else is left.
-  const bool always = mask != nullptr && spec.stop.ignore_eos;
-  const std::vector<int32_t> early = ruled_out_tokens(spec.stop, always ? -1 : length - spec.prompt_tokens);
-  apply_processors(row_, spec.sampling, lane.tokens, spec.prompt_tokens,
-                   mask == nullptr ? early : std::span<const int32_t>());
-  if (mask != nullptr) apply_mask(row_, mask->row(0), early);
-  return sampler_.sample(row_, spec.sampling, length);
-}
-
-RowsOutput DeviceStep::sample_rows(const StepRows& rows, Lane& lane, const float*& logits, const MaskJob* mask) {
+RowsOutput DeviceStep::sample_rows(size_t index, const StepRows& rows, Lane& lane, float*& logits,
+                                   const MaskJob* mask) {
   RowsOutput out;
-  const auto vocab = static_cast<size_t>(runner_.info().vocab_size);
   if (rows.prompt_logprobs) read_prompt_logprobs(rows, lane, logits, out);  // leaves the row to be sampled
   if (!rows.sample) return out;
-  const float* source = logits;
-  logits += logits_.stride * (rows.decode ? rows.count : 1);
+  const int32_t count = rows.decode ? counts_[index] : 1;
+  const LogitsView view{logits, count, logits_.stride};
+  logits += logits_.stride * count;
   if (lane.stopped) return out;
-  row_.assign(source, source + vocab);
-  const bool finite = mask == nullptr || std::ranges::none_of(row_, [](float l) { return std::isnan(l); });
-  const bool blocked = lane.unmatched || (mask != nullptr && mask->failed);
-  std::optional<OutputToken> token;
-  if (!blocked) token = sample_token(lane, mask);
-  const bool accepted = token && (mask == nullptr || lane.matcher->accept(token->token));
-  if (!accepted) {
-    out.failed = true;
-    out.constraint_failed = blocked || (mask != nullptr && finite);
-    lane.stopped = true;
+  if (lane.unmatched || (mask != nullptr && mask->failed)) {
+    lane.tokens.resize(lane.tokens.size() - static_cast<size_t>(count - 1));
+    out.failed = out.constraint_failed = lane.stopped = true;
     return out;
   }
-  lane.stopped = !lane.spec->stop.ignore_eos && lane.spec->stop.is_stop(token->token);
-  out.tokens.push_back(std::move(*token));
+  VerifiedRows verified = speculator_.verify(rows.slot, *lane.spec, lane.tokens, count, view, mask);
+  out.scheduled = count - 1;
+  out.accepted = verified.accepted;
+  out.accept_prob = std::move(verified.accept_prob);
+  out.tokens = std::move(verified.tokens);
+  out.failed = verified.failed;
+  out.constraint_failed = verified.failed && mask != nullptr && verified.finite;
+  lane.stopped = out.failed;
+  keep_tokens(lane, static_cast<int32_t>(lane.tokens.size()) - (count - 1), out);
   return out;
+}
+
+// The lane's text is what was there before the drafts and what was decided now, up to the token that ends it.
+void DeviceStep::keep_tokens(Lane& lane, int32_t length, RowsOutput& out) const {
+  const SequenceSpec& spec = *lane.spec;
+  lane.tokens.resize(static_cast<size_t>(length));
+  for (size_t i = 0; i < out.tokens.size() && !lane.stopped; ++i) {
+    lane.tokens.push_back(out.tokens[i].token);
+    if (lane.constrained() && !lane.matcher->accept(out.tokens[i].token)) {
+      lane.stopped = out.failed = out.constraint_failed = true;
+      out.tokens.clear();
+      return;
+    }
+    lane.stopped = check_stop(spec.stop, out.tokens[i].token, spec.prompt_tokens,
+                              static_cast<int64_t>(lane.tokens.size()) - spec.prompt_tokens) != FinishReason::kNone;
+    if (lane.stopped) out.tokens.resize(i + 1);
+  }
 }
 
 }  // namespace di::engine

@@ -24,6 +24,7 @@
 #include "engine/runner.h"
 #include "engine/sampler.h"
 #include "engine/sequence.h"
+#include "engine/speculative/speculator.h"
 #include "engine/trace.h"
 #include "kv/swa_cache.h"
 #include "model/batch.h"
@@ -59,6 +60,10 @@ struct StepInput {
   std::vector<CopyPair> block_copies;  // before the forward pass
   std::vector<CopyPair> slot_copies;
   int32_t total_rows = 0;
+  // The decode rows are one total: the device shares it by the newest confidences (speculative.md §4.3), the counts
+  // above are what the host knows.
+  bool share_rows = false;
+  bool propose = false;  // sequences that get a token get drafts for their next step
 };
 
 // What sampling needs of the host beside the lanes.
@@ -69,11 +74,13 @@ struct SampleInput {
 struct RowsOutput {
   std::vector<OutputToken> tokens;  // accepted drafts, then the sampled token; none when nothing was to be sampled
   std::vector<OutputToken> prompt;  // prompt_logprobs: of the positions after each row of the chunk
-  int32_t verified = 0;             // drafts looked at
-  int32_t accepted = 0;             // of these
-  bool failed = false;              // no finite logit was left
-  bool constraint_failed = false;   // the constraint reached its limits, or leaves no token that is possible
-  kv::SwaEntryRef window;           // filled
+  int32_t scheduled = 0;            // drafts whose rows were computed
+  int32_t accepted = 0;
+  std::vector<float> accept_prob;       // of those looked at, up to the first that was refused: estimated chance
+  std::vector<float> next_confidences;  // of the drafts for the next step
+  bool failed = false;                  // no finite logit was left
+  bool constraint_failed = false;       // the constraint reached its limits, or leaves no token that is possible
+  kv::SwaEntryRef window;               // filled
 };
 
 struct StepOutput {
@@ -81,6 +88,9 @@ struct StepOutput {
   std::vector<RowsOutput> sequences;  // in the order of StepInput::rows; empty when the forward pass failed
   int64_t forward_ns = 0;
   int64_t sample_ns = 0;
+  int64_t draft_ns = 0;
+  int32_t decode_rows = 0;  // computed; other rows were of prompts
+  int32_t prompt_rows = 0;
   int64_t idle_ns = 0;  // between the end of the forward pass before and the beginning of this one
 };
 
@@ -89,7 +99,7 @@ struct Lane {
   SequenceSpecRef spec;
   std::vector<int32_t> tokens;  // prompt and output, the last sampled token included
   std::vector<int32_t> block_table;
-  bool stopped = false;  // its stop token was sampled: what is still in flight for it is discarded
+  bool stopped = false;  // its last token was sampled: what is still in flight for it is discarded
   std::optional<structured::Matcher> matcher;  // after `tokens`
   bool unmatched = false;                      // the tokens it was filled with do not fit its constraint
 
@@ -106,38 +116,47 @@ class DeviceStep {
   Result<void> forward(const StepInput& input);
   // After the forward() of the same step; in the order of its rows.
   std::vector<RowsOutput> sample(const StepInput& input, const SampleInput& sample);
+  // After sample(), with StepInput::propose: drafts for the next step.
+  Result<void> propose(const StepInput& input, std::vector<RowsOutput>& outputs);
 
   // The step failed: its sequences end, but what is launched already goes on with any token.
   void abandon(const StepInput& input);
 
   int32_t device_fed() const { return device_fed_; }  // sequences of the last forward() with a remap
+  int32_t decode_rows() const { return decode_rows_; }
+  int32_t prompt_rows() const { return prompt_rows_; }
 
  private:
   void fill_lanes(const StepInput& input);
   void clear_outputs(size_t groups);
   kv::SwaEntryRef save_window(const StepRows& rows, Lane& lane, int32_t end);
+  int32_t exact_begin(const StepRows& rows) const;
+  void choose_counts(const StepInput& input);
   void hand_over_rows(const StepInput& input);
   void build_chunks(const StepInput& input);
   void begin_masks(const StepInput& input);
-  RowsOutput sample_rows(const StepRows& rows, Lane& lane, const float*& logits, const MaskJob* mask);
-  std::optional<OutputToken> sample_token(const Lane& lane, const MaskJob* mask);
-  void read_prompt_logprobs(const StepRows& rows, const Lane& lane, const float*& logits, RowsOutput& out);
+  RowsOutput sample_rows(size_t index, const StepRows& rows, Lane& lane, float*& logits, const MaskJob* mask);
+  void keep_tokens(Lane& lane, int32_t length, RowsOutput& out) const;
+  void read_prompt_logprobs(const StepRows& rows, const Lane& lane, float*& logits, RowsOutput& out);
 
   Runner& runner_;
   int32_t max_drafts_;
   Sampler sampler_;
+  Speculator speculator_;
   std::vector<Lane> lanes_;  // [slots]
   // Of the step being computed.
   std::vector<int32_t> decode_lengths_;  // by decode sequence: positions with this step's rows, exact
   std::vector<int32_t> decode_ids_;      // their token ids, one after the other
-  std::vector<int32_t> first_position_;  // [rows groups], exact
+  std::vector<int32_t> counts_;          // [row groups]: rows computed
+  std::vector<int32_t> first_position_;  // [row groups], exact
   std::vector<model::SequenceChunk> chunks_;
   std::vector<SequenceTag> tags_;
   LogitsView logits_;
   int32_t device_fed_ = 0;
   MaskFiller masks_;
   std::span<const MaskJob> filled_;  // masks of the constrained row groups, in order
-  std::vector<float> row_;           // a row of logits that the processors may change
+  int32_t decode_rows_ = 0;
+  int32_t prompt_rows_ = 0;
   // Outputs of the last step, by its row groups: what the next one is fed with.
   std::vector<int32_t> accepted_;
   std::vector<int32_t> sampled_;

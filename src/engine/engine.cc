@@ -55,12 +55,14 @@ Result<EngineInfo> plan_info(const RunnerInfo& runner, const EngineOptions& opti
   return info;
 }
 
-SchedulerConfig scheduler_config(const RunnerInfo& runner, const EngineOptions& options) {
+SchedulerConfig scheduler_config(const RunnerInfo& runner, const EngineOptions& options, const EngineInfo& info,
+                                 int32_t drafts) {
   SchedulerConfig config;
   config.max_num_seqs = options.max_num_seqs;
   config.max_num_batched_tokens = options.max_num_batched_tokens;
   config.block_tokens = runner.block_tokens;
-  config.max_drafts = runner.max_drafts;
+  config.max_drafts = drafts;
+  config.max_positions = info.max_model_len;
   config.max_queue_ns = options.max_queue_ms * kNsPerMs;
   config.mixed_steps = runner.mixed_steps;
   return config;
@@ -71,21 +73,32 @@ SchedulerConfig scheduler_config(const RunnerInfo& runner, const EngineOptions& 
 Result<std::unique_ptr<Engine>> Engine::create(std::unique_ptr<Runner> runner, const EngineOptions& options,
                                                const Clock& clock) {
   EngineInfo info = DI_TRY(plan_info(runner->info(), options));
-  return std::unique_ptr<Engine>(new Engine(std::move(runner), options, std::move(info), clock));
+  const SpeculationOptions& speculation = options.speculation;
+  const int32_t drafts = agreed_drafts(speculation, runner->info());
+  CostCurve curve = speculation.curve;
+  if (drafts > 0 && speculation.mode == SpeculationMode::kVariable && curve.empty()) {
+    curve = DI_TRY(measure_decode_curve(*runner, options.max_num_seqs, drafts, options.max_num_batched_tokens, clock));
+    DI_LOG(kInfo, "decode steps of n rows take (n:ms) {}", curve.to_string());
+  }
+  info.max_drafts = drafts;
+  DraftPlanner planner(speculation, drafts, std::move(curve));
+  return std::unique_ptr<Engine>(new Engine(std::move(runner), options, std::move(info), std::move(planner), clock));
 }
 
-Engine::Engine(std::unique_ptr<Runner> runner, const EngineOptions& options, EngineInfo info, const Clock& clock)
+Engine::Engine(std::unique_ptr<Runner> runner, const EngineOptions& options, EngineInfo info, DraftPlanner planner,
+               const Clock& clock)
     : runner_(std::move(runner)),
       options_(options),
       info_(std::move(info)),
-      scheduler_(scheduler_config(runner_->info(), options)),
+      planner_(std::move(planner)),
+      scheduler_(scheduler_config(runner_->info(), options, info_, planner_.drafts())),
       clock_(clock),
       blocks_(runner_->info().n_blocks, info_.block_tokens),
       slots_(runner_->info().n_slots),
       windows_({options.reuse.window_memory_bytes, options.reuse.window_retention_ns}),
       rules_{runner_->info().window, info_.block_tokens, options.reuse.replay,
              options.reuse.replay ? kv::ReplayRules{}.lower_reach : INT32_MAX},
-      worker_(*runner_, runner_->info().max_drafts, clock, options.trace) {
+      worker_(*runner_, planner_.drafts(), clock, options.trace) {
   publish_stats();
   thread_ = std::thread([this] { run(); });
 }
@@ -253,6 +266,7 @@ void Engine::publish_stats() {
   counters_.waiting = static_cast<int64_t>(waiting_.size());
   counters_.waiting_tokens = 0;
   for (const Sequence* seq : waiting_) counters_.waiting_tokens += seq->length();
+  counters_.speculation = planner_.stats();
   counters_.used_blocks = blocks_.used_count();
   counters_.total_blocks = blocks_.capacity();
   counters_.used_slots = slots_.used_count();

@@ -26,6 +26,7 @@
 #include "engine/schedule_record.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "engine/speculative/planner.h"
 #include "engine/step_worker.h"
 #include "engine/trace.h"
 #include "kv/block_hash.h"
@@ -58,7 +59,8 @@ struct EngineOptions {
   int64_t ttft_target_ms = 0;            // refuse what would wait longer for its prompt to be computed; 0: never
   bool async_scheduling = true;          // false: a step is handed out before the next is scheduled; the same tokens
   bool recompute_preempted = true;       // false: a sequence that loses its memory ends with kPreempted
-  Trace* trace = nullptr;                // this and the next must outlive the engine
+  SpeculationOptions speculation = {};
+  Trace* trace = nullptr;  // this and the next must outlive the engine
   ScheduleRecorder* recorder = nullptr;
   ReuseOptions reuse = {};
 };
@@ -84,7 +86,8 @@ class Engine final : public EngineApi {
   };
   using Command = std::variant<std::unique_ptr<Request>, Cancel>;
 
-  Engine(std::unique_ptr<Runner> runner, const EngineOptions& options, EngineInfo info, const Clock& clock);
+  Engine(std::unique_ptr<Runner> runner, const EngineOptions& options, EngineInfo info, DraftPlanner planner,
+         const Clock& clock);
 
   void run();
   void take_commands();
@@ -108,6 +111,7 @@ class Engine final : public EngineApi {
     uint64_t step = 0;
     std::vector<Rows> rows;  // in the order of StepInput::rows
     int32_t total_rows = 0;
+    bool proposed = false;  // its sequences got drafts
   };
   bool step();
   StepPlan schedule();
@@ -120,6 +124,7 @@ class Engine final : public EngineApi {
   void append_tokens(Sequence& seq, RowsOutput& output);
   void count_step(const Launched& launched, const StepOutput& output);
   void count_prompt_rate(const Launched& launched, const StepOutput& output);
+  void count_drafts(Sequence& seq, const RowsOutput& output);
   void preempt(Sequence& seq);
   void release_memory(Sequence& seq);
   void enqueue(Sequence& seq, bool front);
@@ -162,6 +167,7 @@ class Engine final : public EngineApi {
   std::unique_ptr<Runner> runner_;
   EngineOptions options_;
   EngineInfo info_;
+  DraftPlanner planner_;
   SchedulerConfig scheduler_;
   const Clock& clock_;
 

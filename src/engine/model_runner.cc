@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 
+#include "base/json.h"
 #include "base/sha256.h"
 #include "engine/scheduler.h"
+#include "engine/speculative/calibration.h"
 #include "model/batch.h"
 #include "model/cache.h"
 #include "model/config.h"
@@ -45,21 +48,43 @@ Result<std::unique_ptr<Parts>> load_parts(const std::string& folder,
   return parts;
 }
 
+// One temperature per draft; none when there is nothing to draft with.
+Result<std::vector<float>> draft_temperatures(const std::string& folder, const ModelConfig& config,
+                                              const ModelRunnerOptions& options) {
+  if (!options.speculation || !config.has_dspark()) return std::vector<float>{};
+  std::vector<double> values = options.confidence_temperatures;
+  const std::string file = folder + "/" + kCalibrationFile;
+  std::error_code ec;
+  if (values.empty() && std::filesystem::exists(file, ec)) {
+    const Json root = DI_TRY(parse_json_file(file));
+    const Json* list = DI_TRY(json_member(root, "temperatures"));
+    if (!list->is_array()) {
+      return fail(Errc::kInvalidRequest, "{}: `temperatures` is {}, expected a list of numbers", file,
+                  describe_json(*list));
+    }
+    for (const Json& v : list->as_array()) values.push_back(v.to_double().value_or(0));
+  }
+  if (values.empty()) values = {1.0};
+  return expand_temperatures(values, config.dspark_block_size);
+}
+
 ForwardOptions forward_options(const ModelRunnerOptions& options) {
   ForwardOptions out;
   out.numerics = options.numerics;
   out.ablation = options.ablation;
+  out.draft_context = options.speculation;
   return out;
 }
 
 class LoadedModelRunner final : public ModelRunner {
  public:
   LoadedModelRunner(std::unique_ptr<Parts> parts, KvCache cache, const KvPlan& plan, const ModelRunnerOptions& options,
-                    const ModelBackend& backend, int64_t max_positions)
+                    std::vector<float> temperatures, const ModelBackend& backend, int64_t max_positions)
       : parts_(std::move(parts)),
         cache_(std::move(cache)),
         plan_(plan),
         rule_(options.truncation_rule),
+        temperatures_(std::move(temperatures)),
         forward_(parts_->config, parts_->schedule, parts_->weights, backend.ops, backend.stream, backend.device,
                  forward_options(options)) {
     info_.vocab_size = parts_->config.vocab_size;
@@ -68,6 +93,7 @@ class LoadedModelRunner final : public ModelRunner {
     info_.block_tokens = cache_.layout().options.block_tokens;
     info_.n_blocks = plan.n_blocks;
     info_.n_slots = plan.n_slots;
+    info_.max_drafts = static_cast<int32_t>(temperatures_.size());
     info_.kv_dtype = cache_.layout().main_format == kernels::KvFormat::kE2m1E4m3    ? "fp4"
                      : cache_.layout().main_format == kernels::KvFormat::kE4m3Ue8m0 ? "fp8"
                                                                                     : "fp32";
@@ -108,6 +134,21 @@ class LoadedModelRunner final : public ModelRunner {
     model::load_window(cache_, form(entry.layers), slot, entry.position, entry.bytes);
   }
 
+  Result<void> draft(std::span<const DraftStart> starts) override {
+    draft_chunks_.clear();
+    for (const DraftStart& s : starts) {
+      draft_chunks_.push_back({s.golden, s.context_position, s.state_slot, s.window_start});
+    }
+    draft_ = forward_.draft(draft_chunks_, cache_);
+    return {};
+  }
+
+  LogitsView draft_step(int32_t k, std::span<const int32_t> previous, std::span<float> confidences) override {
+    const kernels::Tensor logits =
+        forward_.draft_step(draft_, k, previous.data(), temperatures_[static_cast<size_t>(k)], confidences.data());
+    return LogitsView{static_cast<float*>(logits.data), logits.rows, logits.stride};
+  }
+
  private:
   // The boundary layer sees its whole window under rule `vl`, so its ring belongs to the encoder half's there.
   WindowForm form(kv::SwaLayers layers) const {
@@ -136,7 +177,10 @@ class LoadedModelRunner final : public ModelRunner {
   KvCache cache_;
   KvPlan plan_;
   TruncationRule rule_;
+  std::vector<float> temperatures_;  // of the draft module's confidences; empty: no drafts
   Forward forward_;
+  std::vector<DraftChunk> draft_chunks_;
+  DraftResult draft_;
   Batch batch_;
   RunnerInfo info_;
 };
@@ -179,13 +223,17 @@ Result<std::unique_ptr<ModelRunner>> load_model_runner(const std::string& folder
                 positions);
   }
   if (options.max_model_len > 0) positions = options.max_model_len;
+  std::vector<float> temperatures = DI_TRY(draft_temperatures(folder, parts->config, options));
   CacheOptions cache_form =
       cache_options(parts->config, PlanOptions{.kv_quant = options.kv_quant, .block_tokens = options.block_tokens});
   cache_form.max_backtracking = std::max(1, cache_form.max_backtracking);  // a fork goes back by one row
   const CacheLayout layout = DI_TRY(make_cache_layout(parts->config, parts->schedule, cache_form));
   const KvPlan plan = DI_TRY(plan_kv(layout, positions, options));
   KvCache cache = DI_TRY(KvCache::create(backend.device, layout, plan.n_blocks, plan.n_slots));
-  return std::make_unique<LoadedModelRunner>(std::move(parts), std::move(cache), plan, options, backend, positions);
+  ModelRunnerOptions used = options;
+  used.speculation = !temperatures.empty();
+  return std::make_unique<LoadedModelRunner>(std::move(parts), std::move(cache), plan, used, std::move(temperatures),
+                                             backend, positions);
 }
 
 }  // namespace di::engine

@@ -15,6 +15,9 @@
 
 namespace di::engine {
 
+// In a model folder: {"temperatures": [T_1, …], …}, written by `deepinfer model calibrate`.
+inline constexpr const char* kCalibrationFile = "dspark_calibration.json";
+
 struct ModelRunnerOptions {
   int32_t max_num_seqs = 16;
   int64_t max_model_len = 0;    // 0: the model's positions
@@ -24,6 +27,10 @@ struct ModelRunnerOptions {
   model::NumericMode numerics = model::NumericMode::kExact;
   model::TruncationRule truncation_rule = model::TruncationRule::kVl;
   int32_t block_tokens = 128;
+  bool speculation = true;  // the draft module, where the model has one
+  // Temperatures of its confidences (speculative.md §5): one per draft or one for all; empty: those of the model folder
+  // (kCalibrationFile), else 1.
+  std::vector<double> confidence_temperatures;
   model::Ablation ablation;  // parts switched off to see what they are worth
 };
 

@@ -244,6 +244,26 @@ int32_t Engine::freed_blocks(const Sequence& seq) const {
       std::count_if(seq.blocks.begin(), seq.blocks.end(), [this](int32_t id) { return blocks_.owners(id) == 1; }));
 }
 
-void Engine::choose_verify_rows(std::span<SeqState>) {}
+void Engine::choose_verify_rows(std::span<SeqState> running) {
+  if (planner_.drafts() == 0) return;
+  std::vector<SequenceRates> sequences;
+  std::vector<SeqState*> states;
+  for (SeqState& state : running) {
+    if (state.ending || !is_decode(state)) continue;
+    const Sequence& seq = sequence(state.id);
+    // What is in flight gives at least one token a step; the step's own token needs no draft.
+    const int64_t wanted = seq.spec->stop.max_tokens - seq.output_tokens() - seq.steps_pending - 1;
+    SequenceRates rates;
+    rates.num_drafts = seq.drafted ? static_cast<int32_t>(std::clamp<int64_t>(wanted, 0, planner_.drafts())) : 0;
+    rates.has_draft_info = seq.drafted;
+    rates.schedule_count = seq.steps_pending > 0 ? 1 : 0;
+    rates.rates = seq.confidences.rates;
+    rates.previous_rates = seq.confidences.previous;
+    sequences.push_back(rates);
+    states.push_back(&state);
+  }
+  const std::vector<int32_t> rows = planner_.plan(sequences, options_.max_num_batched_tokens);
+  for (size_t i = 0; i < rows.size(); ++i) states[i]->decode_rows = rows[i];
+}
 
 }  // namespace di::engine

@@ -54,6 +54,16 @@ struct LogitsView {
   int64_t stride = 0;
 };
 
+// One sequence's draft round: the token `golden` follows position `context_position`, the last one the target has
+// computed and kept; drafts are for the positions after golden's.
+struct DraftStart {
+  uint64_t sequence = 0;
+  int32_t golden = 0;
+  int32_t context_position = 0;
+  int32_t state_slot = 0;
+  int32_t window_start = 0;  // context below was not computed
+};
+
 class Runner {
  public:
   virtual ~Runner() = default;
@@ -79,6 +89,20 @@ class Runner {
   virtual void load_window(int32_t slot, const kv::SwaEntry& entry) {
     static_cast<void>(slot);
     static_cast<void>(entry);
+  }
+
+  // With RunnerInfo::max_drafts > 0. A draft round (speculative.md §1.3, §1.4) for sequences whose forward() is done:
+  // first what all drafts share, then draft k = 0, 1, … given the token before it (`previous`: golden, then draft k-1).
+  // draft_step returns a row of logits per sequence, living until the next call, and the confidences.
+  virtual Result<void> draft(std::span<const DraftStart> starts) {
+    static_cast<void>(starts);
+    return fail(Errc::kInternal, "this runner has no draft module");
+  }
+  virtual LogitsView draft_step(int32_t k, std::span<const int32_t> previous, std::span<float> confidences) {
+    static_cast<void>(k);
+    static_cast<void>(previous);
+    static_cast<void>(confidences);
+    return {};
   }
 
   // The engine is being destroyed (called from another thread): a forward that waits for something returns soon.

@@ -48,13 +48,14 @@ class Sampler {
   std::span<const float> survivor_logprobs() const { return logprobs_; }
   // The transforms alone, without the rule for greedy rows. False when no finite logit is left or one is NaN.
   bool transform(std::span<const float> logits, const Transforms& transforms);
+  // Fills in the log-probability of out.token and the `top` best, from survivors(). vocab: ids there are.
+  void describe(OutputToken& out, int32_t top, size_t vocab);
   // Draws from survivors(): the first id whose cumulated probability exceeds u times the total.
   int32_t draw(double u) const;
 
  private:
   void keep_ranked(std::span<const float> scaled, double top_p, int64_t top_k);
   void keep_min_p(double min_p);
-  void describe(OutputToken& out, int32_t top, size_t vocab);
 
   std::vector<float> scaled_;    // logits / temperature
   std::vector<int32_t> order_;   // scratch of the ranking

@@ -15,6 +15,7 @@ void write_config(JsonWriter& w, const SchedulerConfig& c) {
   w.key("max_num_batched_tokens").value(c.max_num_batched_tokens);
   w.key("block_tokens").value(c.block_tokens);
   w.key("max_drafts").value(c.max_drafts);
+  w.key("max_positions").value(c.max_positions);
   w.key("max_queue_ns").value(c.max_queue_ns);
   w.key("mixed_steps").value(c.mixed_steps);
   w.key("prefill_attempt_interval").value(c.prefill_attempt_interval);
@@ -211,6 +212,7 @@ SchedulerConfig read_config(LineReader& r, const Json& json) {
   c.max_num_batched_tokens = r.small(json, "max_num_batched_tokens");
   c.block_tokens = r.small(json, "block_tokens");
   c.max_drafts = r.small(json, "max_drafts");
+  c.max_positions = r.number(json, "max_positions");
   c.max_queue_ns = r.number(json, "max_queue_ns");
   const Json* mixed = json.find("mixed_steps");
   if (mixed == nullptr || !mixed->is_bool()) {

@@ -9,11 +9,11 @@
 #include "engine/queue_order.h"
 
 namespace di::engine {
-namespace {
-
 bool is_decode(const SeqState& seq) {
   return seq.computed > 0 && seq.output_tokens > 0 && seq.length - seq.computed == 1;
 }
+
+namespace {
 
 // Rows of a prompt chunk that begins there.
 int32_t chunk_rows(int32_t begin, int32_t length, int32_t checkpoint) {
@@ -140,7 +140,8 @@ void Planner::preempt(size_t i) {
 bool Planner::secure_blocks(size_t i, int32_t count, int32_t& new_blocks) {
   const SeqState& seq = input_.running[i];
   const int32_t beyond = is_decode(seq) ? config_.max_drafts : 0;
-  new_blocks = std::max(0, blocks_for(int64_t{seq.computed} + count + beyond, config_.block_tokens) - seq.blocks);
+  const int64_t end = std::min(int64_t{seq.computed} + count + beyond, config_.max_positions);
+  new_blocks = std::max(0, blocks_for(end, config_.block_tokens) - seq.blocks);
   while (new_blocks > pool_.free_blocks) {
     short_of_blocks_ = true;
     if (const std::optional<size_t> v = victim(i)) {

@@ -29,6 +29,7 @@ struct SchedulerConfig {
   int32_t max_num_batched_tokens = 512;  // rows per step
   int32_t block_tokens = 128;
   int32_t max_drafts = 0;                      // positions beyond a decode sequence's rows that a step may write
+  int64_t max_positions = INT64_MAX;           // none are written from here on
   int64_t max_queue_ns = 2'000'000'000;        // ageing: a request gains one class each time it has waited this long
   bool mixed_steps = true;                     // chunks and decode rows may share a step
   int32_t prefill_attempt_interval = 70;       // separate steps: decode steps between two attempts to admit …
@@ -55,6 +56,9 @@ struct PoolState {
   int32_t free_blocks = 0;
   int32_t free_slots = 0;
 };
+
+// Its next step computes its last token (and drafts), not a part of the prompt.
+bool is_decode(const SeqState& seq);
 
 // Where a waiting sequence would begin, looked up when its turn comes.
 struct Start {

@@ -9,6 +9,7 @@
 
 #include "engine/api.h"
 #include "engine/scheduler.h"
+#include "engine/speculative/planner.h"
 #include "kv/block_hash.h"
 #include "kv/replay_plan.h"
 #include "kv/swa_cache.h"
@@ -99,6 +100,12 @@ struct Sequence {
   int32_t window_ordered = 0;  // position of the last window ordered while decoding
   int32_t window_kept = 0;     // position of the last window kept while decoding
   CacheReport cache;           // of its first admission
+
+  bool drafted = false;  // its last launched step drafts for the next one
+  SequenceConfidences confidences;
+  int64_t draft_rounds = 0;
+  int64_t drafts_verified = 0;
+  int64_t drafts_accepted = 0;
 
   int32_t preemptions = 0;
   RequestTimes times;

@@ -118,6 +118,10 @@ bool Engine::launch(const StepPlan& plan) {
   input.total_rows = launched.total_rows = plan.total_rows;
   input.block_copies = std::exchange(copies_.blocks, {});
   input.slot_copies = std::exchange(copies_.slots, {});
+  const auto sampled =
+      std::count_if(plan.rows.begin(), plan.rows.end(), [](const ScheduledRows& r) { return r.sample; });
+  input.propose = launched.proposed = planner_.propose(static_cast<int32_t>(sampled));
+  input.share_rows = options_.async_scheduling && planner_.mode() == SpeculationMode::kVariable;
   input.rows.reserve(plan.rows.size());
   launched.rows.reserve(plan.rows.size());
   for (const ScheduledRows& rows : plan.rows) input.rows.push_back(launch_rows(rows, launched));
@@ -155,6 +159,7 @@ StepRows Engine::launch_rows(const ScheduledRows& rows, Launched& launched) {
   seq.sent_blocks = static_cast<int32_t>(seq.blocks.size());
   seq.last_index = static_cast<int32_t>(launched.rows.size());
 
+  if (out.sample) seq.drafted = launched.proposed;
   const int32_t drafts = scheduler_.max_drafts;
   seq.computed = rows.decode ? rows.begin + 1 + drafts : rows.begin + rows.count + (out.sample ? drafts : 0);
   if (out.sample) {
@@ -210,6 +215,7 @@ void Engine::process_rows(const Launched::Rows& rows, RowsOutput& output) {
   }
   seq.pending -= 1 + scheduler_.max_drafts;
   --seq.steps_pending;
+  count_drafts(seq, output);
   if (output.constraint_failed) {
     seq.constraint_failed = true;
     finish(seq, {}, FinishReason::kError,
@@ -253,6 +259,20 @@ void Engine::append_tokens(Sequence& seq, RowsOutput& output) {
   }
 }
 
+void Engine::count_drafts(Sequence& seq, const RowsOutput& output) {
+  if (planner_.drafts() == 0) return;
+  if (!seq.confidences.current.empty()) ++seq.draft_rounds;
+  seq.drafts_verified += static_cast<int64_t>(output.accept_prob.size());
+  seq.drafts_accepted += output.accepted;
+  planner_.round_done({.sequence = seq.id,
+                       .temperature = seq.spec->sampling.temperature,
+                       .scheduled = output.scheduled,
+                       .accepted = output.accepted,
+                       .accept_prob = output.accept_prob,
+                       .next_confidences = output.next_confidences},
+                      seq.confidences);
+}
+
 void Engine::count_step(const Launched& launched, const StepOutput& output) {
   ++counters_.steps;
   const auto bucket = std::lower_bound(kIterationTokenBounds.begin(), kIterationTokenBounds.end(), launched.total_rows);
@@ -260,7 +280,17 @@ void Engine::count_step(const Launched& launched, const StepOutput& output) {
   counters_.iteration_tokens_sum += launched.total_rows;
   counters_.forward_seconds += static_cast<double>(output.forward_ns) * 1e-9;
   count_prompt_rate(launched, output);
-  counters_.sample_seconds += static_cast<double>(output.sample_ns) * 1e-9;
+  counters_.sample_seconds += static_cast<double>(output.sample_ns + output.draft_ns) * 1e-9;
+  if (!output.status || output.prompt_rows > 0) return;
+  const auto ms = [](int64_t ns) { return static_cast<double>(ns) * 1e-6; };
+  DraftPlanner::Step step{.num_seqs = static_cast<int32_t>(launched.rows.size()),
+                          .rows = output.decode_rows,
+                          .forward_ms = ms(output.forward_ns),
+                          .sample_ms = ms(output.sample_ns),
+                          .draft_ms = ms(output.draft_ns),
+                          .proposed = launched.proposed};
+  for (const RowsOutput& rows : output.sequences) step.emitted += static_cast<int64_t>(rows.tokens.size());
+  planner_.step_done(step);
 }
 
 // Prompt tokens per second over the last steps that had some, decode rows' time included.
@@ -296,6 +326,8 @@ void Engine::release_memory(Sequence& seq) {
   seq.filled_blocks = 0;
   seq.window_load = nullptr;
   seq.start = {};
+  seq.drafted = false;
+  seq.confidences.clear();
   ++seq.epoch;
 }
 
@@ -327,6 +359,9 @@ void Engine::emit(Sequence& seq, std::vector<OutputToken> tokens, FinishReason r
   out.output_tokens = seq.output_tokens();
   out.prompt_logprobs = std::exchange(seq.prompt_logprobs, {});
   out.preemptions = seq.preemptions;
+  out.draft_rounds = seq.draft_rounds;
+  out.drafts_verified = seq.drafts_verified;
+  out.drafts_accepted = seq.drafts_accepted;
   out.times = seq.times;
   out.constraint_failed = seq.constraint_failed;
   seq.request->sink(std::move(out));

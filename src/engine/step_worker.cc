@@ -116,8 +116,12 @@ StepOutput StepWorker::run_job(Job& job, int64_t begin_ns) {
       return {};
     });
   }
-  if (!out.status) device_.abandon(job.input);
   const int64_t sampled = clock_.now_ns();
+  if (out.status) out.status = guarded([&] { return device_.propose(job.input, out.sequences); });
+  if (!out.status) device_.abandon(job.input);
+  out.draft_ns = clock_.now_ns() - sampled;
+  out.decode_rows = device_.decode_rows();
+  out.prompt_rows = device_.prompt_rows();
   out.forward_ns = computed - begin_ns;
   out.sample_ns = sampled - sampling;
   if (trace_ != nullptr) {
@@ -125,6 +129,7 @@ StepOutput StepWorker::run_job(Job& job, int64_t begin_ns) {
     const int32_t rows = job.input.total_rows;
     trace_->add({"forward", TraceThread::kDevice, begin_ns, computed, step, rows, device_.device_fed()});
     trace_->add({"sample", TraceThread::kDevice, sampling, sampled, step, rows, 0});
+    if (job.input.propose) trace_->add({"draft", TraceThread::kDevice, sampled, sampled + out.draft_ns, step, rows, 0});
   }
   return out;
 }

@@ -1,0 +1,189 @@
+#include "engine/speculative/planner.h"
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+
+namespace di::engine {
+namespace {
+
+// Sizes worth measuring where any size can run: every power of two and half-way between.
+std::vector<int32_t> curve_sizes(int32_t max) {
+  std::vector<int32_t> sizes;
+  for (int32_t s = 1; s < max; s *= 2) {
+    sizes.push_back(s);
+    if (s >= 4 && s + s / 2 < max) sizes.push_back(s + s / 2);
+  }
+  sizes.push_back(max);
+  return sizes;
+}
+
+constexpr double kSurvivalWeight = 0.02;  // of a new round in the running means
+constexpr double kPauseBelow = 0.97;      // gain at which drafting stops
+constexpr double kResumeAbove = 1.03;     // and begins again
+
+}  // namespace
+
+int32_t agreed_drafts(const SpeculationOptions& options, const RunnerInfo& runner) {
+  if (options.mode == SpeculationMode::kOff) return 0;
+  const int32_t most = std::min(runner.max_drafts, static_cast<int32_t>(kMaxDrafts));
+  return options.length > 0 ? std::min(options.length, most) : most;
+}
+
+Result<CostCurve> measure_decode_curve(Runner& runner, int32_t max_num_seqs, int32_t drafts, int32_t max_rows,
+                                       const Clock& clock) {
+  const RunnerInfo& info = runner.info();
+  // Sequences of 1 + drafts rows, short enough for one block each; they may share it.
+  const std::vector<int32_t> tokens(static_cast<size_t>(drafts) + 1, 0);
+  const std::vector<int32_t> table(static_cast<size_t>((drafts + info.block_tokens) / info.block_tokens), 1);
+  const auto replay = [&](int32_t rows) -> Result<double> {
+    std::vector<model::SequenceChunk> chunks;
+    std::vector<SequenceTag> tags;
+    for (int32_t left = rows; left > 0;) {
+      model::SequenceChunk chunk;
+      chunk.tokens = tokens;
+      chunk.count = std::min(left, drafts + 1);
+      chunk.state_slot = 1 + static_cast<int32_t>(chunks.size());
+      chunk.block_table = table;
+      left -= chunk.count;
+      chunks.push_back(chunk);
+      tags.push_back({0, 1});
+    }
+    const int64_t begin = clock.now_ns();
+    DI_TRY(runner.forward(chunks, tags));
+    return static_cast<double>(clock.now_ns() - begin) * 1e-6;
+  };
+  const int32_t largest = std::min(max_num_seqs * (1 + drafts), max_rows);
+  return measure_curve(curve_sizes(largest), replay);
+}
+
+DraftPlanner::DraftPlanner(const SpeculationOptions& options, int32_t drafts, CostCurve curve)
+    : mode_(options.mode),
+      drafts_(drafts),
+      pause_under_load_(options.pause_under_load && options.mode == SpeculationMode::kVariable),
+      on_round_(options.on_round),
+      curve_(curve.dense()) {
+  for (const CurvePoint& p : curve.points()) buckets_.push_back(p.size);
+  stats_.max_drafts = drafts;
+  stats_.state = options.mode == SpeculationMode::kOff ? SpeculationState::kOff
+                 : drafts == 0                         ? SpeculationState::kNoDraftModule
+                                                       : SpeculationState::kActive;
+  mean_survival_.fill(1.0);
+}
+
+std::vector<int32_t> DraftPlanner::plan(std::span<const SequenceRates> sequences, int32_t max_rows) const {
+  std::vector<int32_t> rows;
+  const bool curve_reaches = !curve_.empty() && curve_.max_size() >= static_cast<int32_t>(sequences.size());
+  if (mode_ == SpeculationMode::kVariable && curve_reaches) {
+    rows = plan_lengths(sequences, curve_, runtime_)->rows;
+  } else {
+    for (const SequenceRates& s : sequences) rows.push_back(1 + s.num_drafts);
+  }
+  int64_t spare = max_rows;
+  for (const int32_t r : rows) spare -= r;
+  // Too many for one step: the longest give first.
+  while (spare < 0) {
+    const auto longest = std::max_element(rows.begin(), rows.end());
+    if (longest == rows.end() || *longest <= 1) break;
+    --*longest;
+    ++spare;
+  }
+  return rows;
+}
+
+double DraftPlanner::draft_ms(int32_t num_seqs) const {
+  return runtime_.sampler_ms(num_seqs);
+}
+
+// Tokens per ms with the best common verify length, over those without drafting.
+double DraftPlanner::gain(int32_t num_seqs) const {
+  const double slope = runtime_.slope();
+  const auto step_ms = [&](int32_t rows) {
+    const CurvePoint* p = curve_.at(rows);
+    return p == nullptr ? 0.0 : p->ms + slope * rows;
+  };
+  const double plain_ms = step_ms(num_seqs);
+  if (plain_ms <= 0) return 1;
+  double best = 0;
+  double expected = 1;
+  for (int32_t k = 1; k <= drafts_; ++k) {
+    expected += mean_survival_[static_cast<size_t>(k) - 1];
+    const double ms = step_ms(num_seqs * (1 + k));
+    if (ms > 0) best = std::max(best, expected / (ms + draft_ms(num_seqs)));
+  }
+  return best * plain_ms;
+}
+
+bool DraftPlanner::propose(int32_t num_seqs) {
+  if (drafts_ == 0) return false;
+  if (!pause_under_load_ || curve_.empty() || num_seqs == 0 || survivals_seen_ < 64) return true;
+  const double g = gain(num_seqs);
+  paused_ = paused_ ? g < kResumeAbove : g < kPauseBelow;
+  stats_.state = paused_ ? SpeculationState::kLoad : SpeculationState::kActive;
+  if (!paused_) return true;
+  ++stats_.unprofitable_steps;
+  if (++paused_steps_ < kProbeSteps) return false;
+  paused_steps_ = 0;
+  return true;
+}
+
+void DraftPlanner::round_done(const Round& round, SequenceConfidences& sequence) {
+  const auto had = static_cast<int32_t>(sequence.current.size());
+  const auto verified = static_cast<int32_t>(round.accept_prob.size());
+  if (had > 0) {
+    ++stats_.rounds;
+    ++stats_.verified_lengths[static_cast<size_t>(round.scheduled)];
+    ++stats_.accepted_lengths[static_cast<size_t>(round.accepted)];
+    for (int32_t k = 0; k < verified; ++k) {
+      const auto at = static_cast<size_t>(k);
+      const bool accepted = k < round.accepted;
+      ++stats_.verified;
+      ++stats_.verified_at[at];
+      stats_.accepted += accepted ? 1 : 0;
+      stats_.accepted_at[at] += accepted ? 1 : 0;
+      stats_.accept_error_sum += std::abs(static_cast<double>(round.accept_prob[at] - sequence.current[at]));
+      ++stats_.accept_error_rows;
+    }
+    // Drafts behind a refused one would have been refused too: their outcome is known.
+    for (int32_t k = 0; k < std::min(round.scheduled, had); ++k) {
+      calibration_.add(k, static_cast<double>(sequence.rates[static_cast<size_t>(k)]), k < round.accepted);
+    }
+    if (on_round_) on_round_({round.sequence, round.temperature, sequence.current, round.scheduled, round.accepted});
+  }
+  sequence.previous = std::move(sequence.rates);
+  sequence.current.assign(round.next_confidences.begin(), round.next_confidences.end());
+  sequence.rates = survivals(sequence.current);
+  if (sequence.rates.empty()) return;
+  ++survivals_seen_;
+  const double weight = std::max(kSurvivalWeight, 1.0 / static_cast<double>(survivals_seen_));
+  for (size_t k = 0; k < std::min(sequence.rates.size(), mean_survival_.size()); ++k) {
+    mean_survival_[k] += weight * (static_cast<double>(sequence.rates[k]) - mean_survival_[k]);
+  }
+}
+
+void DraftPlanner::step_done(const Step& step) {
+  if (drafts_ == 0 || curve_.empty() || step.num_seqs == 0) return;
+  const CurvePoint* point = curve_.at(step.rows);
+  if (point == nullptr) return;
+  // Sampling goes by rows, as the forward pass does; drafting by sequences.
+  const double rows_ms = step.forward_ms + step.sample_ms;
+  const auto bucket = std::lower_bound(buckets_.begin(), buckets_.end(), step.rows);
+  if (step.proposed) {
+    runtime_.add(step.num_seqs, bucket == buckets_.end() ? step.rows : *bucket, step.rows, point->ms, rows_ms,
+                 step.draft_ms);
+  }
+  const CurvePoint* plain = curve_.at(step.num_seqs);
+  stats_.plain_seconds +=
+      static_cast<double>(step.emitted) / step.num_seqs * (plain->ms + runtime_.slope() * step.num_seqs) * 1e-3;
+  stats_.speculative_seconds += (rows_ms + step.draft_ms) * 1e-3;
+  stats_.draft_seconds += step.draft_ms * 1e-3;
+}
+
+SpeculationStats DraftPlanner::stats() const {
+  SpeculationStats out = stats_;
+  out.calibration_error = calibration_.ece();
+  out.slope_ms_per_row = runtime_.slope();
+  return out;
+}
+
+}  // namespace di::engine

@@ -1,0 +1,170 @@
+#include "engine/speculative/speculator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "base/rng.h"
+#include "engine/speculative/verify_length.h"
+
+namespace di::engine {
+namespace {
+
+Transforms transforms_of(const SamplingParams& p) {
+  return {p.temperature, p.top_p, p.top_k, p.min_p};
+}
+
+bool has_processors(const SequenceSpec& spec, int64_t output_tokens) {
+  const SamplingParams& p = spec.sampling;
+  return output_tokens < spec.stop.min_tokens || p.repetition_penalty != 1.0 || p.frequency_penalty != 0.0 ||
+         p.presence_penalty != 0.0 || !p.logit_bias.empty() || !p.allowed_token_ids.empty() || !p.bad_words.empty();
+}
+
+}  // namespace
+
+std::string_view to_string(SpeculationState state) {
+  switch (state) {
+    case SpeculationState::kActive:
+      return "active";
+    case SpeculationState::kOff:
+      return "off";
+    case SpeculationState::kNoDraftModule:
+      return "no_draft_module";
+    case SpeculationState::kLoad:
+      return "load";
+  }
+  return "off";
+}
+
+Speculator::Speculator(Runner& runner, int32_t max_drafts)
+    : runner_(runner), max_drafts_(max_drafts), lanes_(static_cast<size_t>(runner.info().n_slots)) {}
+
+void Speculator::forget(int32_t slot) {
+  LaneDrafts& lane = lanes_[static_cast<size_t>(slot)];
+  lane.tokens.clear();
+  lane.q.clear();
+  lane.confidences.clear();
+}
+
+std::vector<int32_t> Speculator::share_rows(int32_t total, std::span<const int32_t> slots) const {
+  std::vector<int32_t> remap;
+  std::vector<float> confidences;
+  for (const int32_t slot : slots) {
+    const bool has = slot >= 0 && drafts(slot).size() > 0;
+    remap.push_back(has ? static_cast<int32_t>(remap.size()) : -1);
+    for (int32_t k = 0; k < max_drafts_; ++k) {
+      confidences.push_back(has && k < drafts(slot).size() ? drafts(slot).confidences[static_cast<size_t>(k)] : 0.0F);
+    }
+  }
+  return allocate_rows(total, remap, confidences, max_drafts_);
+}
+
+std::span<const float> Speculator::processed(std::span<const float> logits, const SequenceSpec& spec,
+                                             std::span<const int32_t> tokens, const MaskJob* masks, size_t row) {
+  const int64_t output_tokens = static_cast<int64_t>(tokens.size()) - spec.prompt_tokens;
+  if (masks == nullptr && !has_processors(spec, output_tokens)) return logits;
+  row_.assign(logits.begin(), logits.end());
+  // A constrained text ends before min_tokens, or although the end is to be ignored, only where nothing else is left.
+  const bool always = masks != nullptr && spec.stop.ignore_eos;
+  const std::vector<int32_t> early = ruled_out_tokens(spec.stop, always ? -1 : output_tokens);
+  apply_processors(row_, spec.sampling, tokens, spec.prompt_tokens,
+                   masks == nullptr ? early : std::span<const int32_t>());
+  if (masks != nullptr) apply_mask(row_, masks->row(row), early);
+  return row_;
+}
+
+VerifiedRows Speculator::verify(int32_t slot, const SequenceSpec& spec, std::span<const int32_t> tokens, int32_t rows,
+                                const LogitsView& logits, const MaskJob* masks) {
+  VerifiedRows out;
+  const LaneDrafts& lane = drafts(slot);
+  const SamplingParams& params = spec.sampling;
+  const bool greedy = params.temperature < kGreedyTemperature;
+  const auto vocab = static_cast<size_t>(runner_.info().vocab_size);
+  const size_t before = tokens.size() - static_cast<size_t>(rows - 1);  // with the last token that was handed out
+  for (int32_t r = 0; r < rows; ++r) {
+    const auto at = static_cast<size_t>(r);
+    const std::span<const float> row =
+        processed({logits.data + r * logits.stride, vocab}, spec, tokens.first(before + at), masks, at);
+    const int64_t position = row_position(static_cast<int64_t>(before), r);
+    std::optional<OutputToken> token;
+    RowVerdict verdict;
+    const bool last = r == rows - 1;
+    if (greedy || last) {
+      token = sampler_.sample(row, params, position);
+      if (token && !last) verdict = Verifier::verify_greedy(token->token, lane.tokens[at]);
+    } else if (sampler_.transform(row, transforms_of(params))) {
+      verdict = verifier_.verify(sampler_, lane.q[at], lane.tokens[at], params.seed, position);
+      token = OutputToken{verdict.token, 0, {}};
+      if (params.logprobs) sampler_.describe(*token, params.top_logprobs, vocab);
+    }
+    if (!token) {
+      out.failed = out.tokens.empty();  // what was accepted before stands; the next step fails at its first row
+      out.finite = std::none_of(logits.data, logits.data + vocab, [](float l) { return std::isnan(l); });
+      break;
+    }
+    out.tokens.push_back(std::move(*token));
+    if (last) break;
+    out.accept_prob.push_back(verdict.accept_prob);
+    if (!verdict.accepted) break;
+    ++out.accepted;
+  }
+  // The last token is the sampled one: when the rows ended early, an accepted draft takes its place.
+  out.accepted = std::min(out.accepted, static_cast<int32_t>(out.tokens.size()) - 1);
+  return out;
+}
+
+// Draft i is drawn at the position it will have, from the draft's stream.
+void Speculator::sample_draft(const DraftRequest& request, std::span<const float> logits, float confidence,
+                              LaneDrafts& lane) {
+  const SequenceSpec& spec = *request.spec;
+  if (!std::isfinite(confidence)) return;
+  const size_t length = request.tokens.size() + lane.tokens.size();
+  std::span<const float> row = logits;
+  if (has_processors(spec, static_cast<int64_t>(length) - spec.prompt_tokens)) {
+    text_.assign(request.tokens.begin(), request.tokens.end());
+    text_.insert(text_.end(), lane.tokens.begin(), lane.tokens.end());
+    row = processed(logits, spec, text_, nullptr, 0);
+  }
+  if (spec.sampling.temperature < kGreedyTemperature) {
+    SamplingParams params = {};
+    params.temperature = 0;
+    const std::optional<OutputToken> token = sampler_.sample(row, params, 0);
+    if (!token) return;
+    lane.tokens.push_back(token->token);
+    lane.q.emplace_back();
+  } else {
+    if (!sampler_.transform(row, transforms_of(spec.sampling))) return;
+    lane.q.emplace_back().assign(sampler_);
+    const auto position = static_cast<int64_t>(length);
+    lane.tokens.push_back(
+        sampler_.draw(counter_uniform(spec.sampling.seed + kDraftSeedOffset, position, DrawKind::kSample)));
+  }
+  lane.confidences.push_back(confidence);
+}
+
+Result<void> Speculator::propose(std::span<const DraftRequest> requests) {
+  if (requests.empty() || max_drafts_ == 0) return {};
+  std::vector<DraftStart> starts;
+  previous_.clear();
+  for (const DraftRequest& r : requests) {
+    forget(r.slot);
+    starts.push_back({r.sequence, r.tokens.back(), static_cast<int32_t>(r.tokens.size()) - 2, r.slot, r.window_start});
+    previous_.push_back(r.tokens.back());
+  }
+  DI_TRY(runner_.draft(starts));
+  confidences_.assign(requests.size(), 0.0F);
+  const auto vocab = static_cast<size_t>(runner_.info().vocab_size);
+  for (int32_t k = 0; k < max_drafts_; ++k) {
+    const LogitsView logits = runner_.draft_step(k, previous_, confidences_);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      LaneDrafts& lane = lanes_[static_cast<size_t>(requests[i].slot)];
+      if (lane.size() < k) continue;  // a row without finite logits ended them
+      const float* row = logits.data + static_cast<int64_t>(i) * logits.stride;
+      sample_draft(requests[i], {row, vocab}, confidences_[i], lane);
+      if (lane.size() > k) previous_[i] = lane.tokens.back();
+    }
+  }
+  return {};
+}
+
+}  // namespace di::engine

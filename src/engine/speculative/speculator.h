@@ -1,0 +1,81 @@
+// Drafts on the device's side of a step: proposes them after sampling, keeps them with the distributions they were
+// drawn from until the sequence's next step, and verifies them there (speculative.md §1.4, §2, §3). Owned by
+// DeviceStep, on its thread; a lane is a state slot.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/api.h"
+#include "engine/constraint.h"
+#include "engine/runner.h"
+#include "engine/sampler.h"
+#include "engine/sequence.h"
+#include "engine/speculative/stats.h"
+#include "engine/speculative/verify.h"
+
+namespace di::engine {
+
+// The drafts of a lane for its next step; all vectors equally long. Empty: none.
+struct LaneDrafts {
+  std::vector<int32_t> tokens;
+  std::vector<Distribution> q;     // empty for greedy rows, which need none
+  std::vector<float> confidences;  // that a draft is accepted when those before it are
+  int32_t size() const { return static_cast<int32_t>(tokens.size()); }
+};
+
+struct VerifiedRows {
+  std::vector<OutputToken> tokens;  // accepted drafts, then one sampled token
+  int32_t accepted = 0;
+  bool failed = false;             // no token can follow
+  bool finite = true;              // failed: although the model's logits have no NaN
+  std::vector<float> accept_prob;  // per verified draft up to the first refused one
+};
+
+// One sequence to draft for: `tokens` end with the token just sampled.
+struct DraftRequest {
+  int32_t slot = 0;
+  uint64_t sequence = 0;
+  const SequenceSpec* spec = nullptr;
+  std::span<const int32_t> tokens;
+  int32_t window_start = 0;
+};
+
+class Speculator {
+ public:
+  Speculator(Runner& runner, int32_t max_drafts);
+
+  int32_t max_drafts() const { return max_drafts_; }
+  const LaneDrafts& drafts(int32_t slot) const { return lanes_[static_cast<size_t>(slot)]; }
+  void forget(int32_t slot);
+
+  // Shares of `total` rows among lanes by their confidences; a lane without drafts gets one row unless there are rows
+  // to spare. Lane -1: none.
+  std::vector<int32_t> share_rows(int32_t total, std::span<const int32_t> slots) const;
+
+  // The rows of one sequence: the logits after its last token and after each of `rows - 1` drafts of its lane.
+  // `tokens`: the sequence with these drafts at its end. Rows are changed by the processors.
+  VerifiedRows verify(int32_t slot, const SequenceSpec& spec, std::span<const int32_t> tokens, int32_t rows,
+                      const LogitsView& logits, const MaskJob* masks);
+
+  // Replaces the lanes' drafts. Error: the runner's.
+  Result<void> propose(std::span<const DraftRequest> requests);
+
+ private:
+  void sample_draft(const DraftRequest& request, std::span<const float> logits, float confidence, LaneDrafts& lane);
+  std::span<const float> processed(std::span<const float> logits, const SequenceSpec& spec,
+                                   std::span<const int32_t> tokens, const MaskJob* masks, size_t row);
+
+  Runner& runner_;
+  int32_t max_drafts_;
+  Sampler sampler_;
+  Verifier verifier_;
+  std::vector<LaneDrafts> lanes_;  // [slots]
+  std::vector<float> row_;
+  std::vector<int32_t> text_;
+  std::vector<int32_t> previous_;
+  std::vector<float> confidences_;
+};
+
+}  // namespace di::engine
