@@ -4,10 +4,12 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/log.h"
 #include "codec/tokenizer/spelling.h"
+#include "engine/engine.h"
 #include "engine/model_runner.h"
 #include "server/constraint.h"
 
@@ -43,6 +45,24 @@ std::string fingerprint(const std::string& folder, std::string_view arithmetic) 
   std::sort(files.begin(), files.end());
   for (const std::string& file : files) key += "\n" + file;
   return fmt::format("fp_{:012x}", XXH3_64bits(key.data(), key.size()) & 0xFFFFFFFFFFFFULL);
+}
+
+engine::SpeculationOptions speculation_options(const ModelOptions& options) {
+  engine::SpeculationOptions out;
+  out.length = options.spec_max_len;
+  if (options.spec == "off" || options.spec == "0") {
+    out.mode = engine::SpeculationMode::kOff;
+  } else if (options.spec != "dspark") {
+    out.mode = engine::SpeculationMode::kFixed;
+    out.length = std::atoi(options.spec.c_str());
+  }
+  return out;
+}
+
+std::string speculation_text(const ModelOptions& options, int32_t drafts) {
+  if (options.spec == "off" || options.spec == "0") return "off";
+  if (drafts == 0) return "off (the model has no draft module)";
+  return options.spec == "dspark" ? fmt::format("up to {} drafts", drafts) : fmt::format("{} drafts", drafts);
 }
 
 }  // namespace
@@ -114,6 +134,9 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
   runner_options.kv_memory_cap_bytes = kv_memory_cap();
   runner_options.kv_quant = options.kv_quant;
   runner_options.numerics = options.numerics == "trained" ? model::NumericMode::kTrained : model::NumericMode::kExact;
+  const engine::SpeculationOptions speculation = speculation_options(options);
+  runner_options.speculation = speculation.mode != engine::SpeculationMode::kOff;
+  runner_options.confidence_temperatures = options.spec_temperature;
   for (const std::string& part : options.ablate) {
     model::Ablation& ablation = runner_options.ablation;
     (part == kAblations[0]   ? ablation.engram
@@ -142,7 +165,10 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
   engine::EngineOptions engine_options;
   engine_options.max_model_len = options.max_model_len;
   engine_options.max_num_seqs = options.max_num_seqs;
-  engine_options.max_num_batched_tokens = std::max(options.max_num_batched_tokens, options.max_num_seqs);
+  engine_options.speculation = speculation;
+  // A step has room for every sequence's drafts.
+  const int32_t drafts = engine::agreed_drafts(speculation, (*runner)->info());
+  engine_options.max_num_batched_tokens = std::max(options.max_num_batched_tokens, options.max_num_seqs * (1 + drafts));
   engine_options.max_queue_size = options.max_queue_size;
   engine_options.max_queue_tokens = options.max_queue_tokens;
   auto engine = engine::Engine::create(std::move(*runner), engine_options, clock);
@@ -163,11 +189,12 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
   out->summary = fmt::format(
       "model {} ({}, {} weights) as {}; {} on {} threads, {} activations, {} KV; {} KV in {} blocks of {} tokens and "
       "{} slots; "
-      "context {}, {} sequences, {} rows per step; loaded in {:.2f} s",
+      "context {}, {} sequences, {} rows per step; speculation {}; loaded in {:.2f} s",
       options.folder, model::to_string(v4 ? model::Family::kV4 : model::Family::kV41), mebibytes(weight_bytes),
       names[0], ops.name, out->pool->size(), options.numerics, kv_dtype, mebibytes(kv.total_bytes()), kv.n_blocks - 1,
       out->engine->info().block_tokens, kv.n_slots - 1, out->engine->info().max_model_len, options.max_num_seqs,
-      engine_options.max_num_batched_tokens, static_cast<double>(clock.now_ns() - started) * 1e-9);
+      engine_options.max_num_batched_tokens, speculation_text(options, out->engine->info().max_drafts),
+      static_cast<double>(clock.now_ns() - started) * 1e-9);
   return out;
 }
 

@@ -128,6 +128,20 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
   app.add_option("--threads", o.threads, "Compute threads (all usable cores)")->check(CLI::Range(1, 1024));
   app.add_option("--served-model-name", o.served_model_names, "Names that requests may give; the first is reported")
       ->type_name("NAME");
+  app.add_option("--spec", o.spec,
+                 "Speculative decoding: dspark verifies as many drafts as pay, N always N of them, off none")
+      ->check([](const std::string& v) {
+        const bool number = !v.empty() && v.size() <= 2 && v.find_first_not_of("0123456789") == std::string::npos;
+        return v == "dspark" || v == "off" || number ? "" : "`" + v + "` is none of dspark, off, or a number of drafts";
+      })
+      ->type_name("dspark|off|N")
+      ->capture_default_str();
+  app.add_option("--spec-max-len", o.spec_max_len, "Most drafts of a sequence per step (all that the model makes)")
+      ->check(CLI::Range(1, 16));
+  app.add_option("--spec-temperature", o.spec_temperature,
+                 "Temperatures of the draft module's confidences, one or one per draft (the model folder's)")
+      ->delimiter(',')
+      ->type_name("T[,T...]");
   app.add_option("--ablate", o.ablate,
                  "Switch a part of the model off, to see what it is worth: engram; selection (the newest entries "
                  "instead); candidates (score every entry); candidate-scores (the newest blocks instead)")

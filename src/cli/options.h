@@ -33,8 +33,11 @@ struct ModelOptions {
   int64_t max_queue_size = 4096;
   int64_t max_queue_tokens = 0;
   std::vector<std::string> served_model_names;
-  std::vector<std::string> ablate;  // kAblations
-  bool reference_kernels = false;   // slow twins instead of the fast operators
+  std::string spec = "dspark";           // "off", "dspark" (variable verify length), or a number of drafts
+  int32_t spec_max_len = 0;              // most drafts of a sequence per step; 0: all the model makes
+  std::vector<double> spec_temperature;  // of the confidences; empty: the model folder's
+  std::vector<std::string> ablate;       // kAblations
+  bool reference_kernels = false;        // slow twins instead of the fast operators
 };
 
 struct ServeOptions {

@@ -52,7 +52,7 @@ int32_t DeviceStep::exact_begin(const StepRows& rows) const {
   return rows.begin - (max_drafts_ - accepted_[static_cast<size_t>(rows.remap)]);
 }
 
-// Rows of each group: drafts that the lane really has, and none beyond the context.
+// Rows of each group: drafts that the lane really has, and none beyond the context or the last token that is wanted.
 void DeviceStep::choose_counts(const StepInput& input) {
   counts_.clear();
   std::vector<int32_t> slots;
@@ -75,7 +75,9 @@ void DeviceStep::choose_counts(const StepInput& input) {
       continue;
     }
     const Lane& lane = lanes_[static_cast<size_t>(rows.slot)];
-    const int64_t room = lane.spec->stop.max_model_len - exact_begin(rows);
+    const StopRules& stop = lane.spec->stop;
+    const int64_t length = exact_begin(rows) + 1;
+    const int64_t room = std::min(stop.max_model_len + 1 - length, stop.max_tokens + lane.spec->prompt_tokens - length);
     const int32_t drafts = lane.stopped ? 0 : speculator_.drafts(rows.slot).size();
     const int32_t wanted = shares.empty() ? rows.count : shares[decode];
     counts_[i] =

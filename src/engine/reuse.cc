@@ -251,10 +251,13 @@ void Engine::choose_verify_rows(std::span<SeqState> running) {
   for (SeqState& state : running) {
     if (state.ending || !is_decode(state)) continue;
     const Sequence& seq = sequence(state.id);
-    // What is in flight gives at least one token a step; the step's own token needs no draft.
-    const int64_t wanted = seq.spec->stop.max_tokens - seq.output_tokens() - seq.steps_pending - 1;
     SequenceRates rates;
-    rates.num_drafts = seq.drafted ? static_cast<int32_t>(std::clamp<int64_t>(wanted, 0, planner_.drafts())) : 0;
+    rates.num_drafts = seq.drafted ? planner_.drafts() : 0;
+    if (planner_.mode() == SpeculationMode::kVariable) {
+      // No budget for tokens that are not wanted: what is in flight gives at least one a step, the step itself one.
+      const int64_t wanted = seq.spec->stop.max_tokens - seq.output_tokens() - seq.steps_pending - 1;
+      rates.num_drafts = static_cast<int32_t>(std::clamp<int64_t>(wanted, 0, rates.num_drafts));
+    }
     rates.has_draft_info = seq.drafted;
     rates.schedule_count = seq.steps_pending > 0 ? 1 : 0;
     rates.rates = seq.confidences.rates;
