@@ -7,6 +7,8 @@
 
 #include <fstream>
 
+#include "server/speculation_metrics.h"
+
 namespace di::server {
 namespace {
 
@@ -211,7 +213,9 @@ std::string ServerMetrics::iteration_tokens_text() const {
 }
 
 std::string ServerMetrics::text() const {
-  return registry_->text() + iteration_tokens_text();
+  const engine::EngineApi* engine = engine_.load();
+  const engine::EngineStats stats = engine == nullptr ? engine::EngineStats{} : engine->stats();
+  return registry_->text() + iteration_tokens_text() + speculation_text(stats.speculation, model_name_);
 }
 
 void ServerMetrics::request_done(const std::string& route, int status, double seconds) {
