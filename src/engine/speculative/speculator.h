@@ -55,7 +55,8 @@ class Speculator {
   std::vector<int32_t> share_rows(int32_t total, std::span<const int32_t> slots) const;
 
   // The rows of one sequence: the logits after its last token and after each of `rows - 1` drafts of its lane.
-  // `tokens`: the sequence with these drafts at its end. Rows are changed by the processors.
+  // `tokens`: the sequence with these drafts at its end. masks: of the rows, null without a constraint; a draft that it
+  // refuses has probability 0, so no row behind it counts.
   VerifiedRows verify(int32_t slot, const SequenceSpec& spec, std::span<const int32_t> tokens, int32_t rows,
                       const LogitsView& logits, const MaskJob* masks);
 
