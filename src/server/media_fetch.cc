@@ -93,7 +93,7 @@ class Fetch {
 
   asio::awaitable<Result<Answer>> exchange(const codec::FetchUrl& url, asio::io_context& io, Deadline deadline) {
     error_code problem;
-    const auto token = asio::redirect_error(asio::use_awaitable, problem);
+    auto token = asio::redirect_error(asio::use_awaitable, problem);
     Tcp::resolver resolver(io);
     const auto found = co_await resolver.async_resolve(url.host, std::to_string(url.port), token);
     if (problem) co_return fail(Errc::kUnavailable, "link: {} is not found", url.host);
@@ -107,7 +107,9 @@ class Fetch {
     if (problem) co_return fail(Errc::kUnavailable, "link: {} cannot be connected to", url.host);
     plain.expires_at(deadline);
     if (!url.tls) co_return co_await request(plain, url);
-    if (!url.ip_literal && SSL_set_tlsext_host_name(stream.native_handle(), url.host.c_str()) != 1) {
+    std::string name = url.host;  // told to the server before it shows its certificate
+    const auto sni = TLSEXT_NAMETYPE_host_name;
+    if (!url.ip_literal && SSL_ctrl(stream.native_handle(), SSL_CTRL_SET_TLSEXT_HOSTNAME, sni, name.data()) != 1) {
       co_return fail(Errc::kInternal, "link: no TLS for {}", url.host);
     }
     stream.set_verify_callback(asio::ssl::host_name_verification(url.host));
@@ -119,7 +121,7 @@ class Fetch {
   template <class Stream>
   asio::awaitable<Result<Answer>> request(Stream& stream, const codec::FetchUrl& url) {
     error_code problem;
-    const auto token = asio::redirect_error(asio::use_awaitable, problem);
+    auto token = asio::redirect_error(asio::use_awaitable, problem);
     http::request<http::empty_body> message(http::verb::get, url.target, 11);
     const bool usual = url.port == (url.tls ? 443 : 80);
     const std::string host = url.host.find(':') == std::string::npos ? url.host : "[" + url.host + "]";
