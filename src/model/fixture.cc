@@ -88,6 +88,7 @@ std::vector<float> FixtureRun::index_keys(int32_t plane, int32_t n) const {
 
 std::vector<float> to_floats(const kernels::Tensor& t) {
   std::vector<float> out(static_cast<size_t>(t.rows * t.cols));
+  if (out.empty()) return out;
   for (int64_t r = 0; r < t.rows; ++r) {
     float* to = out.data() + r * t.cols;
     if (t.dtype == kernels::DType::kF32) {

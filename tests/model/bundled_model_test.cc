@@ -9,6 +9,7 @@
 #include "kernels/cpu/cpu.h"
 #include "model/expected.h"
 #include "model/fixture.h"
+#include "support/sanitizers.h"
 #include "support/token_texts.h"
 
 namespace di::model {
@@ -28,6 +29,7 @@ TEST(BundledModel, LogitsEqualThoseOfTheTrainingProgram) {
     const std::string id = name.substr(0, name.size() - std::string(".input_ids").size());
     const std::vector<int32_t> ids = expected->ints(name);
     const auto n = static_cast<int32_t>(ids.size());
+    if (n > test::kLongestPrompt) continue;
     const std::vector<int32_t> positions = expected->ints(id + ".positions");
     FixtureOptions options;
     options.max_tokens = n;
@@ -37,7 +39,11 @@ TEST(BundledModel, LogitsEqualThoseOfTheTrainingProgram) {
     ASSERT_TRUE(logits) << logits.error().message;
     compare(report, id, expected->floats(id + ".logits"), *logits, 1e-3);
   }
-  EXPECT_EQ(report.cases.size(), 20U);
+  if (test::kSanitized) {
+    EXPECT_FALSE(report.cases.empty());
+  } else {
+    EXPECT_EQ(report.cases.size(), 20U);
+  }
   for (const ConformanceCase& c : report.cases) {
     std::printf("%-40s %10.3g <= %8.3g\n", c.name.c_str(), c.error, c.bound);
     EXPECT_TRUE(c.passed) << c.name << ": " << c.error << "\n  " << c.detail;
@@ -59,6 +65,7 @@ TEST(BundledModel, EngramTablesFollowFromConfigAndTokenizer) {
 // The switches that show what a part is worth: each changes the logits where that part is at work, and none does where
 // it has nothing to choose (few entries).
 TEST(BundledModel, AblationsActWhereThePartIsAtWork) {
+  if (test::kSanitized) GTEST_SKIP() << "needs a prompt of more than " << test::kLongestPrompt << " tokens";
   const auto model = FixtureModel::load(std::string(DI_TEST_MODELS) + "/tiny", test::token_texts);
   ASSERT_TRUE(model) << model.error().message;
   const ModelConfig& config = (*model)->config;

@@ -9,6 +9,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
+#include "support/sanitizers.h"
 #include "support/token_texts.h"
 
 namespace di::model {
@@ -40,13 +41,6 @@ std::string find_folder(const std::string& name) {
   return "";
 }
 
-// The long prompts look for arithmetic, which the sanitizers do not change: there they only cost minutes.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int32_t kLongestPrompt = 320;
-#else
-constexpr int32_t kLongestPrompt = 1 << 20;
-#endif
-
 class SmallModels : public testing::TestWithParam<const char*> {};
 
 TEST_P(SmallModels, ReferenceOperatorsReproduceEveryValue) {
@@ -66,13 +60,13 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, SmallModels, testing::Values("v41_tiny_a", "v
 TEST(TrainedModel, ReferenceOperatorsReproduceShortPrompts) {
   const std::string folder = find_folder("v41_trained");
   if (folder.empty()) GTEST_SKIP() << "vectors/model is not beside the checkout";
-  expect_all_pass(run(folder, kernels::cpu::reference_ops(), 130));
+  expect_all_pass(run(folder, kernels::cpu::reference_ops(), test::kSanitized ? 64 : 130));
 }
 
 TEST(TrainedModel, FastOperatorsReproduceEveryPrompt) {
   const std::string folder = find_folder("v41_trained");
   if (folder.empty()) GTEST_SKIP() << "vectors/model is not beside the checkout";
-  expect_all_pass(run(folder, kernels::cpu::ops(kernels::cpu::best_isa()), kLongestPrompt));
+  expect_all_pass(run(folder, kernels::cpu::ops(kernels::cpu::best_isa()), test::kLongestPrompt));
 }
 
 }  // namespace

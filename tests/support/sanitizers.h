@@ -1,0 +1,18 @@
+// How far the tests go in sanitizer builds: long prompts look for arithmetic, which the sanitizers do not change; there
+// they only cost minutes.
+#pragma once
+
+#include <cstdint>
+
+namespace di::test {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+// Tokens of the longest prompt that is worth its time.
+inline constexpr int32_t kLongestPrompt = kSanitized ? 320 : 1 << 20;
+
+}  // namespace di::test
