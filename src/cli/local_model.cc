@@ -4,8 +4,12 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "base/log.h"
 #include "codec/tokenizer/spelling.h"
@@ -22,9 +26,14 @@ std::string mebibytes(int64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
-// A quarter of the machine's memory bounds what is planned for KV when no size is given.
-int64_t kv_memory_cap() {
-  return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE) / 4;
+// Memory that nobody uses, and caches that give way.
+int64_t free_memory() {
+  std::ifstream in("/proc/meminfo");
+  for (std::string line; std::getline(in, line);) {
+    int64_t kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %" SCNd64, &kib) == 1) return kib * 1024;
+  }
+  return int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
 }
 
 LoadError load_error(const Error& error) {
@@ -59,10 +68,87 @@ engine::SpeculationOptions speculation_options(const ModelOptions& options) {
   return out;
 }
 
+engine::ModelRunnerOptions runner_options(const ModelOptions& options) {
+  engine::ModelRunnerOptions out;
+  out.max_num_seqs = options.max_num_seqs;
+  out.max_model_len = options.max_model_len;
+  out.kv_memory_bytes = static_cast<int64_t>(options.kv_memory);
+  out.kv_memory_cap_bytes = free_memory() / 2;
+  out.kv_quant = options.kv_quant;
+  out.numerics = options.numerics == "trained" ? model::NumericMode::kTrained : model::NumericMode::kExact;
+  out.truncation_rule = options.truncation_rule == "di" ? model::TruncationRule::kDi : model::TruncationRule::kVl;
+  out.speculation = speculation_options(options).mode != engine::SpeculationMode::kOff;
+  out.confidence_temperatures = options.spec_temperature;
+  for (const std::string& part : options.ablate) {
+    model::Ablation& ablation = out.ablation;
+    (part == kAblations[0]   ? ablation.engram
+     : part == kAblations[1] ? ablation.selection
+     : part == kAblations[2] ? ablation.candidates
+                             : ablation.candidate_scores) = false;
+  }
+  return out;
+}
+
 std::string speculation_text(const ModelOptions& options, int32_t drafts) {
   if (options.spec == "off" || options.spec == "0") return "off";
   if (drafts == 0) return "off (the model has no draft module)";
   return options.spec == "dspark" ? fmt::format("up to {} drafts", drafts) : fmt::format("{} drafts", drafts);
+}
+
+// Rows at a prompt's end that the decoder half needs: 140, or as many as make the last row's answer equal to that of
+// all rows (engine.md §6.4).
+Result<int32_t> replay_keep(const std::string& text, const model::ModelConfig& config, int32_t boundary) {
+  if (text == "fast") return 140;
+  const int32_t trimmed = config.num_hidden_layers - boundary - 1;
+  if (text == "lossless") {
+    return config.sliding_window + std::max(0, trimmed - 1) * (config.sliding_window - 1);
+  }
+  int32_t rows = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rows);
+  if (error != std::errc{} || end != text.data() + text.size() || rows < 1) {
+    return fail(Errc::kInvalidRequest, "replay-keep is {}, expected fast, lossless or a number of rows", text);
+  }
+  return rows;
+}
+
+Result<engine::ReuseOptions> reuse_options(const ModelOptions& options, const model::ModelConfig& config) {
+  // design.md §7: the approximate modes are for the windows that they were made for.
+  const bool large_window = config.sliding_window >= 128;
+  engine::ReuseOptions out;
+  out.prefix_cache = options.prefix_cache;
+  out.replay = options.swa_replay.value_or(large_window);
+  out.window_memory_bytes =
+      options.swa_memory ? static_cast<int64_t>(*options.swa_memory) : std::min(free_memory() / 4, int64_t{64} << 30);
+  out.window_retention_ns = options.swa_retention_ms * kNsPerMs;
+  const std::string truncation = !options.prefill_truncation.empty() ? options.prefill_truncation
+                                 : large_window                      ? "compact"
+                                                                     : "off";
+  if (truncation == "off") return out;
+  const model::Schedule schedule = DI_TRY(model::make_schedule(config));
+  out.replay_keep = DI_TRY(replay_keep(options.replay_keep, config, schedule.boundary));
+  out.mask = truncation == "mask";
+  return out;
+}
+
+engine::EngineOptions engine_options(const ModelOptions& options, const engine::RunnerInfo& runner) {
+  engine::EngineOptions out;
+  out.max_model_len = options.max_model_len;
+  out.max_num_seqs = options.max_num_seqs;
+  out.speculation = speculation_options(options);
+  // A step has room for every sequence's drafts.
+  const int32_t drafts = engine::agreed_drafts(out.speculation, runner);
+  out.max_num_batched_tokens = std::max(options.max_num_batched_tokens, options.max_num_seqs * (1 + drafts));
+  out.max_queue_size = options.max_queue_size;
+  out.max_queue_tokens = options.max_queue_tokens;
+  return out;
+}
+
+std::string describe_reuse(const engine::EngineInfo& info, const engine::ReuseOptions& reuse) {
+  if (!info.prefix_cache) return "no prefix cache";
+  return fmt::format("prefix cache, {} of windows for {} s, replay {}, truncation {}{}",
+                     mebibytes(reuse.window_memory_bytes), reuse.window_retention_ns / kNsPerSecond,
+                     info.swa_replay ? "on" : "off", info.prefill_truncation,
+                     info.replay_keep > 0 ? fmt::format(" (keep {})", info.replay_keep) : "");
 }
 
 }  // namespace
@@ -127,24 +213,7 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
   out->device = device::make_host_device();
   const kernels::Ops& ops =
       options.reference_kernels ? kernels::cpu::reference_ops() : kernels::cpu::ops(kernels::cpu::best_isa());
-  engine::ModelRunnerOptions runner_options;
-  runner_options.max_num_seqs = options.max_num_seqs;
-  runner_options.max_model_len = options.max_model_len;
-  runner_options.kv_memory_bytes = static_cast<int64_t>(options.kv_memory);
-  runner_options.kv_memory_cap_bytes = kv_memory_cap();
-  runner_options.kv_quant = options.kv_quant;
-  runner_options.numerics = options.numerics == "trained" ? model::NumericMode::kTrained : model::NumericMode::kExact;
-  const engine::SpeculationOptions speculation = speculation_options(options);
-  runner_options.speculation = speculation.mode != engine::SpeculationMode::kOff;
-  runner_options.confidence_temperatures = options.spec_temperature;
-  for (const std::string& part : options.ablate) {
-    model::Ablation& ablation = runner_options.ablation;
-    (part == kAblations[0]   ? ablation.engram
-     : part == kAblations[1] ? ablation.selection
-     : part == kAblations[2] ? ablation.candidates
-                             : ablation.candidate_scores) = false;
-  }
-  auto runner = engine::load_model_runner(options.folder, runner_options, {ops, *out->stream, *out->device},
+  auto runner = engine::load_model_runner(options.folder, runner_options(options), {ops, *out->stream, *out->device},
                                           [&] { return token_texts(*out->tokenizer); });
   if (!runner) return std::unexpected(load_error(runner.error()));
   const model::ModelConfig& config = (*runner)->config();
@@ -162,16 +231,11 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
   out->constraints = std::make_unique<structured::CompilePool>(server::make_vocabulary(*out->tokenizer),
                                                                structured::CompilePoolOptions{}, clock);
   stage(0.9, "engine");
-  engine::EngineOptions engine_options;
-  engine_options.max_model_len = options.max_model_len;
-  engine_options.max_num_seqs = options.max_num_seqs;
-  engine_options.speculation = speculation;
-  // A step has room for every sequence's drafts.
-  const int32_t drafts = engine::agreed_drafts(speculation, (*runner)->info());
-  engine_options.max_num_batched_tokens = std::max(options.max_num_batched_tokens, options.max_num_seqs * (1 + drafts));
-  engine_options.max_queue_size = options.max_queue_size;
-  engine_options.max_queue_tokens = options.max_queue_tokens;
-  auto engine = engine::Engine::create(std::move(*runner), engine_options, clock);
+  engine::EngineOptions settings = engine_options(options, (*runner)->info());
+  const Result<engine::ReuseOptions> reuse = reuse_options(options, config);
+  if (!reuse) return std::unexpected(LoadError{kUsage, reuse.error().message});
+  settings.reuse = *reuse;
+  auto engine = engine::Engine::create(std::move(*runner), settings, clock);
   if (!engine)
     return std::unexpected(
         LoadError{engine.error().code == Errc::kResourceExhausted ? kNoMemory : kUsage, engine.error().message});
@@ -188,13 +252,13 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
       options.folder, fmt::format("{} {} {} {}", ops.name, options.numerics, kv_dtype, fmt::join(options.ablate, " ")));
   out->summary = fmt::format(
       "model {} ({}, {} weights) as {}; {} on {} threads, {} activations, {} KV; {} KV in {} blocks of {} tokens and "
-      "{} slots; "
+      "{} slots; {}; "
       "context {}, {} sequences, {} rows per step; speculation {}; loaded in {:.2f} s",
       options.folder, model::to_string(v4 ? model::Family::kV4 : model::Family::kV41), mebibytes(weight_bytes),
       names[0], ops.name, out->pool->size(), options.numerics, kv_dtype, mebibytes(kv.total_bytes()), kv.n_blocks - 1,
-      out->engine->info().block_tokens, kv.n_slots - 1, out->engine->info().max_model_len, options.max_num_seqs,
-      engine_options.max_num_batched_tokens, speculation_text(options, out->engine->info().max_drafts),
-      static_cast<double>(clock.now_ns() - started) * 1e-9);
+      out->engine->info().block_tokens, kv.n_slots - 1, describe_reuse(out->engine->info(), settings.reuse),
+      out->engine->info().max_model_len, options.max_num_seqs, settings.max_num_batched_tokens,
+      speculation_text(options, out->engine->info().max_drafts), static_cast<double>(clock.now_ns() - started) * 1e-9);
   return out;
 }
 

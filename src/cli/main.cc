@@ -104,6 +104,35 @@ void add_model_folder(CLI::App& app, std::string& folder, bool required) {
   if (required) option->required();
 }
 
+void add_reuse_options(CLI::App& app, ModelOptions& o) {
+  app.add_option_function<std::string>(
+         "--prefix-cache", [&o](const std::string& v) { o.prefix_cache = v == "on"; },
+         "Reuse the KV of prompts that begin alike (on)")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->type_name("on|off");
+  app.add_flag_function(
+      "--swa-replay,!--no-swa-replay", [&o](int64_t n) { o.swa_replay = n > 0; },
+      "Recompute the last window of a prefix whose sliding window is gone: fast, approximate (on for windows of 128 "
+      "and "
+      "more)");
+  app.add_option_function<uint64_t>(
+         "--swa-memory", [&o](const uint64_t& v) { o.swa_memory = v; },
+         "Host memory for the sliding windows of known prefixes (a quarter of what is free, 64GiB at most)")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE");
+  add_duration(app, "--swa-retention", o.swa_retention_ms, "How long a window is kept after its last use (180s)");
+  app.add_option("--prefill-truncation", o.prefill_truncation,
+                 "Run only the end of a prompt through the decoder half: compact (leave the other rows out), mask "
+                 "(compute and hide them), off (compact for windows of 128 and more)")
+      ->check(CLI::IsMember({"off", "mask", "compact"}));
+  app.add_option("--truncation-rule", o.truncation_rule,
+                 "vl: the boundary layer runs on all rows; di: on the kept ones")
+      ->check(CLI::IsMember({"vl", "di"}))
+      ->capture_default_str();
+  app.add_option("--replay-keep", o.replay_keep, "Rows that truncated prefill keeps: fast (140), lossless, or a number")
+      ->capture_default_str();
+}
+
 void add_model_options(CLI::App& app, ModelOptions& o) {
   app.add_option("--max-model-len", o.max_model_len, "Context: tokens of prompt and answer together (the model's own)")
       ->check(CLI::PositiveNumber);
@@ -117,6 +146,7 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
                  "Memory of the KV blocks and state slots, such as 2GiB (planned from the two above)")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE");
+  add_reuse_options(app, o);
   app.add_option("--numerics", o.numerics, "exact: fp32 activations; trained: the roundings of training")
       ->check(CLI::IsMember({"exact", "trained"}))
       ->capture_default_str();

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,14 @@ struct ModelOptions {
   uint64_t kv_memory = 0;  // bytes; 0: planned
   int64_t max_queue_size = 4096;
   int64_t max_queue_tokens = 0;
+  // Reuse of KV (engine.md §6.4). Unset: by the model's window, design.md §7.
+  bool prefix_cache = true;
+  std::optional<bool> swa_replay;
+  std::optional<uint64_t> swa_memory;  // bytes
+  int64_t swa_retention_ms = 180'000;
+  std::string prefill_truncation;  // off, mask, compact; empty: by the model
+  std::string truncation_rule = "vl";
+  std::string replay_keep = "fast";  // fast: 140 rows, lossless: as many as an equal answer needs, or a number
   std::vector<std::string> served_model_names;
   std::string spec = "dspark";           // "off", "dspark" (variable verify length), or a number of drafts
   int32_t spec_max_len = 0;              // most drafts of a sequence per step; 0: all the model makes

@@ -370,7 +370,13 @@ void ChatJob::note_timeline(std::string_view finish, int status, int64_t now) {
     timeline_->span(Stage::kPrefill, times.scheduled_ns, times.first_token_ns,
                     last_output_.prompt_tokens - last_output_.cached_tokens);
   }
-  timeline_->cache({last_output_.cached_tokens, 0, 0, {}});
+  const engine::CacheReport& cache = last_output_.cache;
+  const bool from_host = cache.window == kv::SwaOutcome::kHit || cache.window == kv::SwaOutcome::kHitLower;
+  const std::string_view reason =
+      cache.miss.reason == kv::MissReason::kNone ? std::string_view() : kv::to_string(cache.miss.reason);
+  timeline_->cache({from_host ? 0 : last_output_.cached_tokens, from_host ? last_output_.cached_tokens : 0, 0,
+                    cache.miss.reason == kv::MissReason::kDiverged ? fmt::format("{} at {}", reason, cache.miss.at)
+                                                                   : std::string(reason)});
   timeline_->finish({status, std::string(finish)}, now);
 }
 

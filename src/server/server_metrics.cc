@@ -151,6 +151,7 @@ void ServerMetrics::add_engine_series() {
           [](const engine::EngineStats& s) { return static_cast<double>(s.steps); });
   counter("deepinfer:engine_prompt_tokens_total", "Prompt tokens computed, with recomputation.",
           [](const engine::EngineStats& s) { return static_cast<double>(s.prompt_tokens); });
+  add_reuse_series();
   const auto phase = [&](const char* name, Read read) {
     registry_->counter_from("deepinfer:step_seconds_total", "Time of the engine's thread by phase.", {{"phase", name}},
                             reader(read));
@@ -160,6 +161,70 @@ void ServerMetrics::add_engine_series() {
   phase("sample", [](const engine::EngineStats& s) { return s.sample_seconds; });
 }
 
+// Prefix cache, windows and replays (kv-cache.md §10, server.md §10.2–10.3).
+void ServerMetrics::add_reuse_series() {
+  using Read = double (*)(const engine::EngineStats&);
+  const auto series = [&](const char* name, const char* help, MetricLabels labels, Read read, bool counts = true) {
+    auto value = [this, read] {
+      const engine::EngineApi* engine = engine_.load();
+      return engine == nullptr ? 0.0 : read(engine->stats());
+    };
+    counts ? registry_->counter_from(name, help, std::move(labels), value)
+           : registry_->gauge_from(name, help, std::move(labels), value);
+  };
+  using Stats = engine::EngineStats;
+  const MetricLabels labels = engine_labels(model_name_);
+  series("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", labels,
+         [](const Stats& s) { return static_cast<double>(s.prefix_queries); });
+  series("vllm:prefix_cache_hits_total", "Of these, found.", labels,
+         [](const Stats& s) { return static_cast<double>(s.prefix_hits); });
+  const char* by_source = "Cached prompt tokens by the outermost tier that supplied them.";
+  series("vllm:prompt_tokens_cached_by_source_total", by_source, engine_labels(model_name_, {{"source", "device"}}),
+         [](const Stats& s) { return static_cast<double>(s.prefix_hits - s.cached_by_host); });
+  series("vllm:prompt_tokens_cached_by_source_total", by_source, engine_labels(model_name_, {{"source", "host"}}),
+         [](const Stats& s) { return static_cast<double>(s.cached_by_host); });
+  const char* lookups = "Look-ups of a sliding window after a block hit; a miss is a replay or a cold run.";
+  for (const char* name : {"kv_swa_lookup_total", "deepinfer:swa_requests_total"}) {
+    series(name, lookups, {{"result", "hit"}}, [](const Stats& s) { return static_cast<double>(s.windows.hits); });
+    series(name, lookups, {{"result", "hit_lower"}},
+           [](const Stats& s) { return static_cast<double>(s.windows.hits_lower); });
+    series(name, lookups, {{"result", "miss"}}, [](const Stats& s) { return static_cast<double>(s.windows.misses); });
+  }
+  series(
+      "kv_swa_bytes", "Windows in host memory.", {},
+      [](const Stats& s) { return static_cast<double>(s.windows.bytes); }, false);
+  series(
+      "kv_swa_entries", "Windows in host memory.", {},
+      [](const Stats& s) { return static_cast<double>(s.windows.entries); }, false);
+  series("kv_swa_evicted_total", "Windows given up.", {{"reason", "ttl"}},
+         [](const Stats& s) { return static_cast<double>(s.windows.evicted_ttl); });
+  series("kv_swa_evicted_total", "Windows given up.", {{"reason", "lru"}},
+         [](const Stats& s) { return static_cast<double>(s.windows.evicted_lru); });
+  series("kv_replay_total", "Bounded replays.", {}, [](const Stats& s) { return static_cast<double>(s.replays); });
+  for (const char* name : {"kv_replay_tokens_total", "deepinfer:swa_replay_tokens_total"}) {
+    series(name, "Rows computed again by bounded replays.", {},
+           [](const Stats& s) { return static_cast<double>(s.replayed_tokens); });
+  }
+  series(
+      "deepinfer:kv_blocks_kept", "Blocks without an owner whose text is known.", {},
+      [](const Stats& s) { return static_cast<double>(s.kept_blocks); }, false);
+  series("deepinfer:kv_blocks_evicted_total", "Known blocks that were given away.", {},
+         [](const Stats& s) { return static_cast<double>(s.evicted_blocks); });
+  series("deepinfer:forks_total", "Choices that took over another one's prompt.", {},
+         [](const Stats& s) { return static_cast<double>(s.forks); });
+  constexpr std::array<Read, kv::kMissReasons> kMisses = {
+      [](const Stats& s) { return static_cast<double>(s.misses[0]); },
+      [](const Stats& s) { return static_cast<double>(s.misses[1]); },
+      [](const Stats& s) { return static_cast<double>(s.misses[2]); },
+      [](const Stats& s) { return static_cast<double>(s.misses[3]); },
+      [](const Stats& s) { return static_cast<double>(s.misses[4]); },
+      [](const Stats& s) { return static_cast<double>(s.misses[5]); }};
+  for (size_t i = 0; i < kMisses.size(); ++i) {
+    series("deepinfer:prefix_misses_total", "Requests by why no more of their prompt was found.",
+           {{"reason", std::string(kv::to_string(static_cast<kv::MissReason>(i)))}}, kMisses[i]);
+  }
+}
+
 void ServerMetrics::attach(const engine::EngineApi& engine) {
   const engine::EngineInfo& info = engine.info();
   registry_
@@ -167,7 +232,10 @@ void ServerMetrics::attach(const engine::EngineApi& engine) {
               engine_labels(model_name_, {{"block_size", std::to_string(info.block_tokens)},
                                           {"num_gpu_blocks", std::to_string(info.n_blocks)},
                                           {"cache_dtype", info.kv_dtype},
-                                          {"enable_prefix_caching", "False"}}))
+                                          {"enable_prefix_caching", info.prefix_cache ? "True" : "False"},
+                                          {"swa_replay", info.swa_replay ? "True" : "False"},
+                                          {"prefill_truncation", std::string(info.prefill_truncation)},
+                                          {"replay_keep", std::to_string(info.replay_keep)}}))
       .set(1);
   engine_.store(&engine);
 }

@@ -55,6 +55,7 @@ class ServerMetrics {
  private:
   ServerMetrics(const std::string& model_name, std::unique_ptr<MetricRegistry> registry);
   void add_engine_series();
+  void add_reuse_series();
   Counter& abort_counter(std::string_view phase, std::string_view reason);
   Counter& rejection_counter(std::string_view reason);
   std::string iteration_tokens_text() const;
