@@ -32,6 +32,7 @@ struct Options {
   BenchLongContextOptions bench_long_context;
   BenchReplayOptions bench_replay;
   BenchCodecOptions bench_codec;
+  BenchAgentOptions bench_agent;
 };
 
 size_t edit_distance(const std::string& a, const std::string& b) {
@@ -235,6 +236,14 @@ void add_bench_caches(CLI::App& bench, Options& o) {
       ->delimiter(',')
       ->check(CLI::Range(16, 1 << 20))
       ->capture_default_str();
+  CLI::App& agent = *bench.add_subcommand("agent-trace", "An agent's turns with the prefix cache and without");
+  add_model_folder(agent, o.bench_agent.folder, false);
+  agent.add_option("--turns", o.bench_agent.turns, "Turns")->check(CLI::Range(1, 1000))->capture_default_str();
+  agent.add_option("--history", o.bench_agent.history, "Tokens of the first prompt")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  agent.add_option("--threads", o.bench_agent.threads, "Compute threads (all usable cores)")
+      ->check(CLI::Range(1, 1024));
   CLI::App& replay = *bench.add_subcommand("replay", "What bounded replay and truncated prefill change in the answers");
   add_model_folder(replay, o.bench_replay.folder, false);
   replay.add_option("--prompts", o.bench_replay.prompts, "JSON lines with messages (stories of the model's own)");
@@ -351,12 +360,13 @@ void start_log(const LogOptions& options, bool quiet) {
 
 int bench(const CLI::App& command, Options& o) {
   const std::string name = command.get_subcommands().front()->get_name();
-  for (std::string* folder : {&o.bench_long_context.folder, &o.bench_replay.folder}) {
+  for (std::string* folder : {&o.bench_long_context.folder, &o.bench_replay.folder, &o.bench_agent.folder}) {
     if (folder->empty()) *folder = default_model_folder();
   }
   if (name == "long-context") return bench_long_context(o.bench_long_context);
   if (name == "replay") return bench_replay(o.bench_replay);
   if (name == "codec") return bench_codec(o.bench_codec);
+  if (name == "agent-trace") return bench_agent(o.bench_agent);
   return bench_kernels(o.bench_kernels);
 }
 

@@ -107,6 +107,15 @@ struct BenchCodecOptions {
   int32_t repetitions = 5;
 };
 
+struct BenchAgentOptions {
+  std::string folder;
+  int32_t threads = 0;
+  int32_t turns = 5;
+  int32_t history = 8192;  // tokens of the first prompt
+  int32_t answer = 64;
+  int32_t added = 100;  // tokens that each turn brings
+};
+
 int serve(const ServeOptions& options);
 int chat(const ChatOptions& options);
 int run(const ChatOptions& options);
@@ -116,5 +125,6 @@ int bench_kernels(const BenchKernelsOptions& options);
 int bench_long_context(const BenchLongContextOptions& options);
 int bench_replay(const BenchReplayOptions& options);
 int bench_codec(const BenchCodecOptions& options);
+int bench_agent(const BenchAgentOptions& options);
 
 }  // namespace di::cli

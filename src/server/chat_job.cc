@@ -232,8 +232,10 @@ void ChatJob::take(engine::Output& output) {
 
 void ChatJob::finish_choice(Choice& choice, const engine::Output& output) {
   std::vector<codec::StreamEvent> events;
-  choice.processor.ready({static_cast<uint32_t>(output.prompt_tokens), static_cast<uint32_t>(output.cached_tokens)},
-                         service_.system_fingerprint, events);
+  const codec::PromptUsage usage{static_cast<uint32_t>(output.prompt_tokens),
+                                 static_cast<uint32_t>(output.cached_tokens)};
+  choice.processor.ready(usage, service_.system_fingerprint, events);
+  choice.processor.correct_usage(usage);  // the start events went out before the engine looked the prompt up
   if (output.finish == engine::FinishReason::kStop) choice.processor.finish(codec::FinishReason::kStop, events);
   if (output.finish == engine::FinishReason::kLength) choice.processor.finish(codec::FinishReason::kLength, events);
   if (output.finish == engine::FinishReason::kPreempted) {
