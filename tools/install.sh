@@ -20,6 +20,7 @@ test_packages=(
   clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev
   libgmock-dev libgtest-dev libpcre2-dev librapidcheck-dev nlohmann-json3-dev
   git make procps python3 python3-venv shellcheck
+  chromium fonts-dejavu-core
 )
 
 fail() { printf 'install: %s\n' "$*" >&2; exit 1; }

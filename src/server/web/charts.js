@@ -27,7 +27,7 @@ export class LineChart {
     this.legend = h("div.legend");
     this.none = h("div.nodata", {hidden: true}, options.empty ?? "Nothing in this window yet");
     this.chart = h("div.chart", {}, this.svg, this.tip);
-    this.node = h("section.card.panel", {"aria-label": options.title}, h("header", {}, h("h3", {}, options.title), this.now), this.chart, this.none, this.legend);
+    this.node = h("section.card.panel", {"aria-label": options.title}, h("header", {}, h("h2.name", {}, options.title), this.now), this.chart, this.none, this.legend);
     this.at = null;  // index under the pointer
     this.svg.addEventListener("pointermove", (e) => this.hover(e));
     this.svg.addEventListener("pointerleave", () => this.point(null));

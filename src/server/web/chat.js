@@ -55,7 +55,7 @@ export class Chat {
     this.attachments = h("div.attachments");
     this.settingsButton = h("button.ghost.icon-only", {type: "button", "aria-label": "Settings", "aria-pressed": "true", onclick: () => this.toggleSettings()},
       icon("M3 6h8m4 0h2M3 14h2m4 0h8M13 6m-2 0a2 2 0 1 0 4 0 2 2 0 1 0-4 0M7 14m-2 0a2 2 0 1 0 4 0 2 2 0 1 0-4 0"));
-    replace(this.root,
+    replace(this.root, h("h1.sr", {}, "Chat"),
       h("aside.side", {"aria-label": "Conversations"}, h("button", {type: "button", onclick: () => { this.open(null); this.input.focus(); }}, "New conversation"), this.list),
       h("div.talk", {}, this.messages,
         h("div.composer", {},

@@ -57,7 +57,7 @@ export class Dashboard {
     this.body = h("div.inner", {hidden: true}, tiles,
       h("div.panels", {}, ["requests", "tokens", "load", "ttft", "tpot", "e2e", "kv", "steps", "process", "memory"].map((k) => this.charts[k].node),
         this.optional.map((p) => p.node)),
-      h("section.card.panel", {"aria-label": "Latencies"}, h("header", {}, h("h3", {}, "Latencies"), h("span.now", {}, "from the histograms of /metrics")), this.latency),
+      h("section.card.panel", {"aria-label": "Latencies"}, h("header", {}, h("h2.name", {}, "Latencies"), h("span.now", {}, "from the histograms of /metrics")), this.latency),
       h("section.card", {"aria-label": "Since the start"}, this.facts));
     this.state = h("div.empty", {role: "status"});
     replace(this.root, h("div.inner", {}, h("div.bar", {}, h("h1", {}, "Dashboard"), this.live, h("span.grow"),

@@ -33,7 +33,7 @@ function speculation() {
 function histogram(title, family) {
   const bars = h("div.bars", {role: "img"});
   const axis = h("div.bars-axis", {"aria-hidden": "true"});
-  const node = h("section.card.panel", {"aria-label": title, hidden: true}, h("header", {}, h("h3", {}, title), h("span.now", {}, "since the start")), bars, axis);
+  const node = h("section.card.panel", {"aria-label": title, hidden: true}, h("header", {}, h("h2.name", {}, title), h("span.now", {}, "since the start")), bars, axis);
   return {node, update(feed) {
     const buckets = new Map();
     for (const s of feed.samples(`${family}_bucket`)) buckets.set(s.labels.le, (buckets.get(s.labels.le) ?? 0) + s.value);
@@ -52,7 +52,7 @@ function histogram(title, family) {
 function experts() {
   const map = h("div.heatmap", {role: "img"});
   const now = h("span.now");
-  const node = h("section.card.panel.wide", {"aria-label": "Expert load", hidden: true}, h("header", {}, h("h3", {}, "Expert load, layer by rank"), now), map);
+  const node = h("section.card.panel.wide", {"aria-label": "Expert load", hidden: true}, h("header", {}, h("h2.name", {}, "Expert load, layer by rank"), now), map);
   return {node, update(feed) {
     const samples = feed.samples("deepinfer:expert_load").map((s) => ({layer: Number(s.labels.layer), rank: Number(s.labels.rank), value: s.value}));
     node.hidden = !samples.some((s) => s.value > 0);
@@ -79,7 +79,7 @@ function experts() {
 
 function workers() {
   const body = h("tbody");
-  const node = h("section.card.panel.wide", {"aria-label": "Workers", hidden: true}, h("header", {}, h("h3", {}, "Workers")),
+  const node = h("section.card.panel.wide", {"aria-label": "Workers", hidden: true}, h("header", {}, h("h2.name", {}, "Workers")),
     h("table.table", {}, h("thead", {}, h("tr", {}, h("th", {scope: "col"}, "Worker"), h("th", {scope: "col"}, "Health"))), body));
   return {node, update(feed) {
     const found = feed.samples("deepinfer:router_worker_health");

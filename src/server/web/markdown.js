@@ -32,7 +32,7 @@ function blocks(lines, parent, depth) {
       i += 1;
     } else if ((match = /^(#{1,6})\s+(.*?)\s*#*$/.exec(line))) {
       flush();
-      parent.append(h("h" + Math.min(match[1].length + 2, 6), {}, inline(match[2])));
+      parent.append(h("h" + Math.min(match[1].length + 1, 6), {}, inline(match[2])));
       i += 1;
     } else if (/^ {0,3}([-*_])( *\1){2,} *$/.test(line)) {
       flush();

@@ -164,7 +164,7 @@ function cacheCard(line) {
   const total = parts.reduce((s, [, n]) => s + n, 0);
   if (!total) return null;
   const text = parts.map(([name, n]) => `${name === "computed" ? "computed" : `from ${name}`} ${plural(n, "token")}`).join(", ");
-  return h("section.card.cachecard", {"aria-label": "Where the prompt came from"}, h("h3", {}, "Where the prompt came from"),
+  return h("section.card.cachecard", {"aria-label": "Where the prompt came from"}, h("h2.name", {}, "Where the prompt came from"),
     h("div.stack", {role: "img", "aria-label": text}, parts.map(([, n, k]) => h("div", {style: {width: `${100 * n / total}%`, "--k": `var(${k})`}}))),
     h("div.legend", {}, parts.map(([name, n, k]) => h("span", {}, h("i.swatch", {style: {"--k": `var(${k})`, height: "10px"}}), `${name === "computed" ? "computed" : `cached, ${name}`}: ${n.toLocaleString("en")}`)),
       c.miss_reason ? h("span", {}, `Not cached because: ${c.miss_reason.replaceAll("_", " ")}`) : null));
