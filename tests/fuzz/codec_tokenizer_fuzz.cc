@@ -37,14 +37,24 @@ TokenizerRef small_tokenizer() {
     di::append_json_string(vocab, bytes[b]);
     vocab += fmt::format(":{},", b);
   }
-  const std::pair<const char*, const char*> merges[] = {{"a", "b"},  {"b", "c"},   {"ab", "c"}, {"a", "a"},
-                                                        {"aa", "a"}, {"c", "d"},   {"bc", "d"}, {"t", "h"},
-                                                        {"th", "e"}, {"aa", "aa"}, {"ab", "cd"}};
+  // Ordinary ones, and of two ideographs (E4 B8 AD, E5 9B BD) whole, joined, and cut off at either end.
+  const std::pair<std::string, std::string> merges[] = {
+      {"a", "b"},           {"b", "c"},       {"ab", "c"},
+      {"a", "a"},           {"aa", "a"},      {"c", "d"},
+      {"bc", "d"},          {"t", "h"},       {"th", "e"},
+      {"aa", "aa"},         {"ab", "cd"},     {"\xE4", "\xB8"},
+      {"\xE4\xB8", "\xAD"}, {"\xE5", "\x9B"}, {"\xE5\x9B", "\xBD"},
+      {"\xBD", "\xE4"},     {"\xAD", "\xE5"}, {"\xE4\xB8\xAD", "\xE5\x9B\xBD"}};
+  const auto spelled = [&](const std::string& text) {
+    std::string out;
+    for (const char c : text) out += bytes[static_cast<unsigned char>(c)];
+    return out;
+  };
   std::string list = "[";
   int id = 256;
   for (const auto& [l, r] : merges) {
-    vocab += fmt::format("\"{}{}\":{},", l, r, id++);
-    list += fmt::format("\"{} {}\",", l, r);
+    vocab += fmt::format("\"{}{}\":{},", spelled(l), spelled(r), id++);
+    list += fmt::format("\"{} {}\",", spelled(l), spelled(r));
   }
   vocab.back() = '}';
   list.back() = ']';
