@@ -1,0 +1,240 @@
+// The logits of a request are bitwise the same alone and in any company: batches, chunks, preemptions, arrivals and
+// departures, with and without overlap. A small random-weight model on the fast operators, a thousand random schedules.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <map>
+#include <random>
+
+#include "base/thread_pool.h"
+#include "engine/model_runner.h"
+#include "kernels/cpu/cpu.h"
+#include "support/engine_support.h"
+
+namespace di::engine {
+namespace {
+
+using test::Collector;
+
+constexpr int32_t kBlockTokens = 4;
+constexpr size_t kRequests = 48;
+
+uint64_t hash_row(const float* row, size_t n) {
+  uint64_t hash = 1469598103934665603ULL;
+  for (size_t i = 0; i < n; ++i) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, row + i, sizeof bits);
+    hash = (hash ^ bits) * 1099511628211ULL;
+  }
+  return hash;
+}
+
+struct Measured {
+  int64_t steps = 0;
+  int64_t sequences = 0;  // over the steps
+  int64_t chunk_splits = 0;
+  int64_t rows_checked = 0;
+  uint64_t preemptions = 0;
+};
+
+// The model as one schedule sees it: less memory, another kind of steps; and an eye on every row of logits.
+class WatchedRunner final : public Runner {
+ public:
+  WatchedRunner(Runner& model, int32_t n_blocks, int32_t n_slots, bool mixed) : model_(model), info_(model.info()) {
+    info_.n_blocks = n_blocks;
+    info_.n_slots = n_slots;
+    info_.mixed_steps = mixed;
+  }
+  const RunnerInfo& info() const override { return info_; }
+
+  Result<LogitsView> forward(std::span<const model::SequenceChunk> chunks, std::span<const SequenceTag> tags) override {
+    ++measured.steps;
+    measured.sequences += static_cast<int64_t>(chunks.size());
+    if (before_step) before_step(measured.steps);
+    const LogitsView logits = DI_TRY(model_.forward(chunks, tags));
+    const float* row = logits.data;
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      const model::SequenceChunk& chunk = chunks[i];
+      const int32_t end = chunk.begin + chunk.count;
+      if (end < tags[i].prompt_tokens) ++measured.chunk_splits;
+      for (int32_t p = std::max(chunk.begin, chunk.logits_begin); p < end; ++p, row += logits.stride) {
+        on_row(tags[i].sequence, p, hash_row(row, static_cast<size_t>(info_.vocab_size)));
+        ++measured.rows_checked;
+      }
+    }
+    return logits;
+  }
+  void copy(std::span<const CopyPair> blocks, std::span<const CopyPair> slots) override { model_.copy(blocks, slots); }
+
+  std::function<void(int64_t step)> before_step;
+  std::function<void(uint64_t sequence, int32_t position, uint64_t hash)> on_row;
+  Measured measured;
+
+ private:
+  Runner& model_;
+  RunnerInfo info_;
+};
+
+class Determinism : public testing::Test {
+ protected:
+  void SetUp() override {
+    stream_ = kernels::cpu::make_stream(pool_);
+    device_ = device::make_host_device();
+    ModelRunnerOptions options;
+    options.max_num_seqs = 64;
+    options.max_model_len = 256;
+    options.block_tokens = kBlockTokens;
+    options.numerics = model::NumericMode::kTrained;
+    const std::string folder = std::string(DI_TEST_DATA) + "/model/v41_tiny_a";
+    auto runner = load_model_runner(folder, options, {kernels::cpu::ops(kernels::cpu::best_isa()), *stream_, *device_},
+                                    [] { return std::vector<model::TokenText>(); });
+    ASSERT_TRUE(runner) << runner.error().message;
+    model_ = std::move(*runner);
+    make_requests();
+  }
+
+  // Short and long prompts, some with a common beginning.
+  void make_requests() {
+    std::mt19937 random(9);
+    std::vector<int32_t> common;
+    for (int i = 0; i < 10; ++i) common.push_back(static_cast<int32_t>(3 + random() % 240));
+    for (size_t i = 0; i < kRequests; ++i) {
+      GenerateRequest r;
+      if (i % 3 == 0) r.prompt = common;
+      for (size_t k = 1 + random() % (i % 6 == 0 ? 24 : 6); k > 0; --k) {
+        r.prompt.push_back(static_cast<int32_t>(3 + random() % 240));
+      }
+      r.max_tokens = static_cast<int64_t>(3 + random() % 4);
+      r.ignore_eos = true;
+      r.sampling.seed = random();
+      r.sampling.temperature = i % 2 == 0 ? 1.0 : 0.0;
+      requests_.push_back(std::move(r));
+    }
+  }
+
+  // Each request by itself, in one piece, synchronous: the logits and tokens it has to have everywhere.
+  void run_alone() {
+    const SystemClock clock;
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      auto runner = std::make_unique<WatchedRunner>(*model_, 60, 2, true);
+      runner->on_row = [&, i](uint64_t, int32_t position, uint64_t hash) { rows_[{i, position}] = hash; };
+      const EngineOptions options{
+          .max_model_len = 200, .max_num_seqs = 1, .max_num_batched_tokens = 200, .async_scheduling = false};
+      auto engine = Engine::create(std::move(runner), options, clock).value();
+      Collector c;
+      ASSERT_TRUE(engine->submit(requests_[i], c.sink()));
+      tokens_.push_back(c.wait().tokens);
+      ASSERT_EQ(tokens_[i].size(), static_cast<size_t>(requests_[i].max_tokens));
+    }
+  }
+
+  void run_schedule(std::mt19937& random, Measured& total) {
+    const SystemClock clock;
+    EngineOptions options;
+    options.max_num_seqs = static_cast<int32_t>(random() % 50 == 0 ? 64 : 14 + random() % 5);
+    const auto places = static_cast<size_t>(options.max_num_seqs);
+    const size_t at_once = places + random() % 2;
+    const size_t n = at_once + 1 + random() % 3;
+    std::vector<size_t> chosen;
+    for (size_t i = 0; i < n; ++i) chosen.push_back(random() % kRequests);
+    options.max_num_batched_tokens = options.max_num_seqs + static_cast<int32_t>(8 + random() % 60);
+    options.async_scheduling = random() % 4 != 0;
+    const bool tight = random() % 3 == 0;
+    const auto n_blocks = options.max_num_seqs * (tight ? 2 : 5) + static_cast<int32_t>(random() % 10);
+    const bool mixed = random() % 10 != 0;
+    options.max_model_len = std::min(200, (n_blocks - 1) * kBlockTokens);
+    auto owned = std::make_unique<WatchedRunner>(*model_, n_blocks, options.max_num_seqs + 1, mixed);
+    WatchedRunner& runner = *owned;
+    runner.on_row = [&](uint64_t sequence, int32_t position, uint64_t hash) {
+      const size_t request = chosen[sequence - 1];
+      const auto it = rows_.find({request, position});
+      if (it == rows_.end()) return;  // a step launched before the end was known
+      EXPECT_EQ(hash, it->second) << "request " << request << " position " << position;
+    };
+    std::vector<std::unique_ptr<Collector>> collectors;
+    std::vector<RequestId> ids(n);
+    std::vector<uint8_t> cancelled(n, 0);
+    for (size_t i = 0; i < n; ++i) collectors.push_back(std::make_unique<Collector>());
+    Engine* engine = nullptr;
+    size_t submitted = 0;
+    std::mt19937 dice(random());
+    // Arrivals and departures come with the tokens, on the engine's thread; the first step waits for the first ones.
+    std::function<void()> submit_next = [&] {
+      if (submitted == n) return;
+      const size_t i = submitted++;
+      const auto sink = [&, i, inner = collectors[i]->sink()](Output out) {
+        const bool ended = out.finish != FinishReason::kNone;
+        inner(std::move(out));
+        if (ended || dice() % 8 == 0) submit_next();
+        if (dice() % 64 != 0) return;
+        const size_t victim = dice() % submitted;
+        cancelled[victim] = 1;
+        engine->cancel(ids[victim]);
+      };
+      GenerateRequest r = requests_[chosen[i]];
+      if (i >= at_once) r.tenant = "late";  // takes the place of one of the many
+      ids[i] = engine->submit(std::move(r), sink).value();
+    };
+    std::promise<void> go;
+    runner.before_step = [&, started = go.get_future().share()](int64_t) { started.wait(); };
+    auto owner = Engine::create(std::move(owned), options, clock).value();
+    engine = owner.get();
+    while (submitted < at_once) submit_next();
+    go.set_value();
+    for (size_t i = 0; i < n; ++i) {
+      const Collector::Choice& c = collectors[i]->wait();
+      if (cancelled[i] != 0 && c.finish == FinishReason::kAborted) continue;
+      EXPECT_EQ(c.finish, FinishReason::kLength) << c.error.message;
+      EXPECT_EQ(c.tokens, tokens_[chosen[i]]) << "request " << chosen[i];
+    }
+    const EngineStats stats = owner->stats();
+    EXPECT_EQ(stats.used_slots, 0);
+    total.preemptions += stats.preemptions;
+    total.steps += runner.measured.steps;
+    total.sequences += runner.measured.sequences;
+    total.chunk_splits += runner.measured.chunk_splits;
+    total.rows_checked += runner.measured.rows_checked;
+    owner.reset();
+  }
+
+  ThreadPool pool_{1};
+  kernels::cpu::StreamPtr stream_;
+  std::unique_ptr<device::Device> device_;
+  std::unique_ptr<ModelRunner> model_;
+  std::vector<GenerateRequest> requests_;
+  std::map<std::pair<size_t, int32_t>, uint64_t> rows_;
+  std::vector<std::vector<int32_t>> tokens_;
+};
+
+TEST_F(Determinism, LogitsAreBitwiseTheSameInEverySchedule) {
+  run_alone();
+  // The sanitizers make the operators ten times slower.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr int kSchedules = 40;
+#else
+  constexpr int kSchedules = 1000;
+#endif
+  const char* given = std::getenv("DEEPINFER_TEST_SEED");
+  const auto seed = static_cast<uint32_t>(given != nullptr ? std::strtoul(given, nullptr, 10) : 1);
+  std::mt19937 random(seed);
+  Measured all;
+  for (int i = 1; i <= kSchedules && !HasFailure(); ++i) {
+    SCOPED_TRACE(fmt::format("seed {} schedule {}", seed, i));
+    run_schedule(random, all);
+  }
+  EXPECT_GE(static_cast<double>(all.sequences) / static_cast<double>(all.steps), 8.0);
+  EXPECT_GE(all.preemptions, static_cast<uint64_t>(kSchedules / 10));
+  EXPECT_GE(all.chunk_splits, kSchedules / 10);
+  std::printf("%d schedules, %lld steps, mean batch %.1f, %lld rows compared, %llu preemptions, %lld split prompts\n",
+              kSchedules, static_cast<long long>(all.steps),
+              static_cast<double>(all.sequences) / static_cast<double>(all.steps),
+              static_cast<long long>(all.rows_checked), static_cast<unsigned long long>(all.preemptions),
+              static_cast<long long>(all.chunk_splits));
+}
+
+}  // namespace
+}  // namespace di::engine
