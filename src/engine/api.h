@@ -161,6 +161,8 @@ struct EngineInfo {
 inline constexpr std::array<double, 16> kIterationTokenBounds = {1,   8,    16,   32,   64,   128,  256,  512,
                                                                  768, 1024, 1536, 2048, 3072, 4096, 8192, 16384};
 
+inline constexpr uint64_t kRateWindowSteps = 100;
+
 // Counters grow from start; the rest is the state after the last step.
 struct EngineStats {
   int64_t running = 0;
@@ -177,10 +179,32 @@ struct EngineStats {
   uint64_t corrupted = 0;  // requests ended by NaN or all -inf logits
   std::array<uint64_t, kIterationTokenBounds.size() + 1> iteration_tokens{};  // steps by number of rows
   double iteration_tokens_sum = 0;
+  // The engine's thread, per step: schedule and launch; hand out what a step gave. The device's: prepare, forward pass,
+  // sample. Gap: between two forward passes of steps that follow each other without a pause in the work; bubble: the
+  // part of it in which the device had nothing to do.
   double schedule_seconds = 0;
+  double post_seconds = 0;
+  double prepare_seconds = 0;
   double forward_seconds = 0;
   double sample_seconds = 0;
-  double post_seconds = 0;
+  double gap_seconds = 0;
+  double bubble_seconds = 0;
+  double batch_fill_sum = 0;  // over the steps: rows / max_num_batched_tokens
+  int64_t chunked = 0;        // running sequences whose prompt is not computed yet
+  uint64_t finished = 0;      // choices that ended by themselves
+  uint64_t aborted = 0;       // by cancel()
+  uint64_t failed = 0;        // by an error or a deadline
+  // Of the finished ones.
+  uint64_t input_tokens = 0;
+  uint64_t output_tokens = 0;
+  // Time to first token of the choices that have one.
+  uint64_t first_tokens = 0;
+  double ttft_seconds_sum = 0;
+  double ttft_seconds_max = 0;
+  // Rates over the last kRateWindowSteps steps, pauses left out; 0 before the first.
+  double steps_per_second = 0;
+  double prompt_tokens_per_second = 0;
+  double generated_tokens_per_second = 0;
   SpeculationStats speculation;
   // Reuse of KV.
   uint64_t prefix_queries = 0;  // prompt tokens looked up

@@ -160,14 +160,17 @@ void DeviceStep::build_chunks(const StepInput& input) {
   }
 }
 
-Result<void> DeviceStep::forward(const StepInput& input) {
+void DeviceStep::prepare(const StepInput& input) {
   fill_lanes(input);
-  if (!input.block_copies.empty() || !input.slot_copies.empty()) {
-    runner_.copy(input.block_copies, input.slot_copies);
-  }
   choose_counts(input);
   hand_over_rows(input);
   build_chunks(input);
+}
+
+Result<void> DeviceStep::forward(const StepInput& input) {
+  if (!input.block_copies.empty() || !input.slot_copies.empty()) {
+    runner_.copy(input.block_copies, input.slot_copies);
+  }
   begin_masks(input);
   Result<LogitsView> logits = runner_.forward(chunks_, tags_);
   filled_ = masks_.finish();

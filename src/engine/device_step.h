@@ -91,7 +91,9 @@ struct StepOutput {
   int64_t draft_ns = 0;
   int32_t decode_rows = 0;  // computed; other rows were of prompts
   int32_t prompt_rows = 0;
-  int64_t idle_ns = 0;  // between the end of the forward pass before and the beginning of this one
+  int64_t prepare_ns = 0;
+  int64_t gap_ns = 0;   // from the end of the forward pass before to the beginning of this one
+  int64_t idle_ns = 0;  // of that, without a step to work on
 };
 
 // The device's knowledge of a sequence.
@@ -113,6 +115,8 @@ class DeviceStep {
   // max_drafts: most drafts a sequence may verify in one step.
   DeviceStep(Runner& runner, int32_t max_drafts);
 
+  // What the forward pass needs, from the lanes and the step before: no work of the backend. Then the pass itself.
+  void prepare(const StepInput& input);
   Result<void> forward(const StepInput& input);
   // After the forward() of the same step; in the order of its rows.
   std::vector<RowsOutput> sample(const StepInput& input, const SampleInput& sample);

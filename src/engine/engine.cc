@@ -175,7 +175,10 @@ EngineStats Engine::stats() const {
 void Engine::run() {
   using std::chrono_literals::operator""ms;
   while (!stopping_.load()) {
-    if (sequences_.empty() && launched_.empty() && !commands_.wait()) break;
+    if (sequences_.empty() && launched_.empty()) {
+      paused_ = true;
+      if (!commands_.wait()) break;
+    }
     // One request must not take the others down: what a step throws (memory) ends the requests it was about.
     try {
       take_commands();
@@ -264,6 +267,8 @@ void Engine::end_request(Request& request, FinishReason reason, const Error& err
 void Engine::publish_stats() {
   counters_.running = static_cast<int64_t>(running_.size());
   counters_.waiting = static_cast<int64_t>(waiting_.size());
+  counters_.chunked =
+      std::count_if(running_.begin(), running_.end(), [](const Sequence* s) { return s->computed < s->prompt_tokens; });
   counters_.waiting_tokens = 0;
   for (const Sequence* seq : waiting_) counters_.waiting_tokens += seq->length();
   counters_.speculation = planner_.stats();

@@ -111,7 +111,8 @@ class Engine final : public EngineApi {
     uint64_t step = 0;
     std::vector<Rows> rows;  // in the order of StepInput::rows
     int32_t total_rows = 0;
-    bool proposed = false;  // its sequences got drafts
+    bool proposed = false;     // its sequences got drafts
+    bool after_pause = false;  // there was no work before it
   };
   bool step();
   StepPlan schedule();
@@ -123,6 +124,8 @@ class Engine final : public EngineApi {
   void process_rows(const Launched::Rows& rows, RowsOutput& output);
   void append_tokens(Sequence& seq, RowsOutput& output);
   void count_step(const Launched& launched, const StepOutput& output);
+  void count_rates(const StepOutput& output);
+  void count_finish(const Sequence& seq, FinishReason reason);
   void count_prompt_rate(const Launched& launched, const StepOutput& output);
   void count_drafts(Sequence& seq, const RowsOutput& output);
   void preempt(Sequence& seq);
@@ -204,6 +207,14 @@ class Engine final : public EngineApi {
   };
   Copies copies_;  // before the next step
   EngineStats counters_;
+  struct Window {
+    double seconds = 0;
+    uint64_t steps = 0;
+    uint64_t prompt_tokens = 0;
+    uint64_t generated_tokens = 0;
+  };
+  Window window_;  // since the last rates
+  bool paused_ = true;
   double rate_tokens_ = 0;
   double rate_seconds_ = 0;
 

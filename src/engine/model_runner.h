@@ -23,7 +23,6 @@ struct ModelRunnerOptions {
   int64_t max_model_len = 0;    // 0: the model's positions
   int64_t kv_memory_bytes = 0;  // Block KV and state slots; 0: all sequences at full length, within kv_memory_cap_bytes
   int64_t kv_memory_cap_bytes = 0;  // of the default; 0: none. One sequence at full length is planned in any case
-  int32_t block_tokens = 128;       // of a KV block
   bool kv_quant = true;             // the formats of model.md §4.3; off: fp32
   model::NumericMode numerics = model::NumericMode::kExact;
   model::TruncationRule truncation_rule = model::TruncationRule::kVl;

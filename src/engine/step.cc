@@ -113,6 +113,7 @@ bool Engine::launch(const StepPlan& plan) {
   if (plan.rows.empty()) return false;
   Launched launched;
   launched.step = next_step_;
+  launched.after_pause = std::exchange(paused_, false);
   StepInput input;
   input.step = next_step_;
   input.total_rows = launched.total_rows = plan.total_rows;
@@ -237,7 +238,13 @@ void Engine::process_rows(const Launched::Rows& rows, RowsOutput& output) {
 
 // Drafts that were accepted and the sampled token, up to the first that ends the sequence.
 void Engine::append_tokens(Sequence& seq, RowsOutput& output) {
-  if (seq.times.first_token_ns == 0) seq.times.first_token_ns = clock_.now_ns();
+  if (seq.times.first_token_ns == 0) {
+    seq.times.first_token_ns = clock_.now_ns();
+    const double ttft = static_cast<double>(seq.times.first_token_ns - seq.times.arrival_ns) * 1e-9;
+    ++counters_.first_tokens;
+    counters_.ttft_seconds_sum += ttft;
+    counters_.ttft_seconds_max = std::max(counters_.ttft_seconds_max, ttft);
+  }
   std::vector<OutputToken> tokens;
   FinishReason reason = FinishReason::kNone;
   for (OutputToken& token : output.tokens) {
@@ -281,6 +288,13 @@ void Engine::count_step(const Launched& launched, const StepOutput& output) {
   counters_.forward_seconds += static_cast<double>(output.forward_ns) * 1e-9;
   count_prompt_rate(launched, output);
   counters_.sample_seconds += static_cast<double>(output.sample_ns + output.draft_ns) * 1e-9;
+  counters_.prepare_seconds += static_cast<double>(output.prepare_ns) * 1e-9;
+  counters_.batch_fill_sum += static_cast<double>(launched.total_rows) / scheduler_.max_num_batched_tokens;
+  if (!launched.after_pause) {
+    counters_.gap_seconds += static_cast<double>(output.gap_ns) * 1e-9;
+    counters_.bubble_seconds += static_cast<double>(output.idle_ns) * 1e-9;
+  }
+  count_rates(output);
   if (!output.status || output.prompt_rows > 0) return;
   const auto ms = [](int64_t ns) { return static_cast<double>(ns) * 1e-6; };
   DraftPlanner::Step step{.num_seqs = static_cast<int32_t>(launched.rows.size()),
@@ -291,6 +305,21 @@ void Engine::count_step(const Launched& launched, const StepOutput& output) {
                           .proposed = launched.proposed};
   for (const RowsOutput& rows : output.sequences) step.emitted += static_cast<int64_t>(rows.tokens.size());
   planner_.step_done(step);
+}
+
+// A window's time is that of its steps, so that pauses do not count.
+void Engine::count_rates(const StepOutput& output) {
+  window_.seconds +=
+      static_cast<double>(output.forward_ns + output.sample_ns + output.draft_ns + output.prepare_ns) * 1e-9;
+  if (counters_.steps % kRateWindowSteps != 0 || window_.seconds <= 0) return;
+  const auto rate = [&](uint64_t now, uint64_t before) { return static_cast<double>(now - before) / window_.seconds; };
+  counters_.steps_per_second = rate(counters_.steps, window_.steps);
+  counters_.prompt_tokens_per_second = rate(counters_.prompt_tokens, window_.prompt_tokens);
+  counters_.generated_tokens_per_second = rate(counters_.generated_tokens, window_.generated_tokens);
+  DI_LOG(kDebug, "{} steps: {:.1f} steps/s, {:.0f} prompt and {:.0f} generated tokens/s, {} running, {} waiting",
+         counters_.steps, counters_.steps_per_second, counters_.prompt_tokens_per_second,
+         counters_.generated_tokens_per_second, running_.size(), waiting_.size());
+  window_ = {0, counters_.steps, counters_.prompt_tokens, counters_.generated_tokens};
 }
 
 // Prompt tokens per second over the last steps that had some, decode rows' time included.
@@ -367,12 +396,25 @@ void Engine::emit(Sequence& seq, std::vector<OutputToken> tokens, FinishReason r
   seq.request->sink(std::move(out));
 }
 
+void Engine::count_finish(const Sequence& seq, FinishReason reason) {
+  if (reason == FinishReason::kAborted) {
+    ++counters_.aborted;
+  } else if (reason == FinishReason::kError) {
+    ++counters_.failed;
+  } else {
+    ++counters_.finished;
+    counters_.input_tokens += static_cast<uint64_t>(seq.prompt_tokens);
+    counters_.output_tokens += static_cast<uint64_t>(seq.output_tokens());
+  }
+}
+
 // Ends a choice; the last one of a request takes the request with it.
 void Engine::finish(Sequence& seq, std::vector<OutputToken> tokens, FinishReason reason, Error error) {
   seq.times.finished_ns = clock_.now_ns();
   release_memory(seq);
   std::erase(running_, &seq);
   std::erase(waiting_, &seq);
+  count_finish(seq, reason);
   publish_stats();  // before the end is known outside: whoever sees it also sees the memory free
   emit(seq, std::move(tokens), reason, std::move(error));
   Request& request = *seq.request;

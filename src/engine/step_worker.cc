@@ -2,10 +2,24 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
 namespace di::engine {
+namespace {
+
+// What a step throws (memory) ends the sequences of that step.
+template <class Body>
+Result<void> guarded(const Body& body) {
+  try {
+    return body();
+  } catch (const std::exception& e) {
+    return fail(Errc::kInternal, "the engine ran into an internal error: {}", e.what());
+  }
+}
+
+}  // namespace
 
 StepWorker::StepWorker(Runner& runner, int32_t max_drafts, const Clock& clock, Trace* trace)
     : clock_(clock), trace_(trace), device_(runner, max_drafts), thread_([this] {
@@ -70,39 +84,53 @@ StepWorker::Job* StepWorker::next_job(bool block) {
 
 void StepWorker::run() {
   Job* job = next_job(true);
-  int64_t begin = clock_.now_ns();
   while (job != nullptr) {
-    StepOutput out = run_job(*job, begin);
+    if (job->prepare_ns == 0) prepare(*job);
+    StepOutput out = run_job(*job, clock_.now_ns());
     {
       const std::lock_guard lock(mutex_);
       jobs_.pop_front();
     }
     // The device goes on with what is queued before the host hears of this step.
     job = next_job(false);
-    begin = clock_.now_ns();
-    {
-      const std::lock_guard lock(mutex_);
-      done_.push_back(std::move(out));
+    if (job != nullptr) {
+      prepare(*job);
+      publish_at_begin_ = std::move(out);
+      continue;
     }
-    changed_.notify_all();
-    if (job != nullptr) continue;
+    publish(std::move(out));
+    const int64_t waiting = clock_.now_ns();
     job = next_job(true);
-    begin = clock_.now_ns();
+    waited_ns_ += clock_.now_ns() - waiting;
   }
 }
 
+void StepWorker::publish(StepOutput out) {
+  {
+    const std::lock_guard lock(mutex_);
+    done_.push_back(std::move(out));
+  }
+  changed_.notify_all();
+}
+
+void StepWorker::prepare(Job& job) {
+  const int64_t begin = clock_.now_ns();
+  job.prepared = guarded([&]() -> Result<void> {
+    device_.prepare(job.input);
+    return {};
+  });
+  job.prepare_ns = std::max<int64_t>(1, clock_.now_ns() - begin);
+}
+
 StepOutput StepWorker::run_job(Job& job, int64_t begin_ns) {
-  // What a step throws (memory) ends the sequences of that step.
-  const auto guarded = [](auto&& body) -> Result<void> {
-    try {
-      return body();
-    } catch (const std::exception& e) {
-      return fail(Errc::kInternal, "the engine ran into an internal error: {}", e.what());
-    }
-  };
+  if (publish_at_begin_) publish(*std::exchange(publish_at_begin_, std::nullopt));
   StepOutput out;
-  out.idle_ns = last_forward_end_ns_ == 0 ? 0 : begin_ns - last_forward_end_ns_;
-  out.status = guarded([&] { return device_.forward(job.input); });
+  out.prepare_ns = job.prepare_ns;
+  out.gap_ns = last_forward_end_ns_ == 0 ? 0 : begin_ns - last_forward_end_ns_;
+  out.idle_ns = last_forward_end_ns_ == 0 ? 0 : waited_ns_;
+  waited_ns_ = 0;
+  out.status = job.prepared;
+  if (out.status) out.status = guarded([&] { return device_.forward(job.input); });
   const int64_t computed = clock_.now_ns();
   last_forward_end_ns_ = computed;
   {

@@ -42,9 +42,13 @@ class StepWorker {
     StepInput input;
     SampleInput sample;
     bool sample_launched = false;  // guarded by mutex_
+    Result<void> prepared;
+    int64_t prepare_ns = 0;
   };
   void run();
   Job* next_job(bool block);
+  void prepare(Job& job);
+  void publish(StepOutput out);
   StepOutput run_job(Job& job, int64_t begin_ns);
 
   const Clock& clock_;
@@ -60,6 +64,8 @@ class StepWorker {
 
   DeviceStep device_;  // worker's thread
   int64_t last_forward_end_ns_ = 0;
+  std::optional<StepOutput> publish_at_begin_;  // of the step before, when the next one begins at once
+  int64_t waited_ns_ = 0;                       // for a job, since the last forward pass
   std::thread thread_;
 };
 
