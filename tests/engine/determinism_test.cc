@@ -39,6 +39,8 @@ struct Measured {
   int64_t chunk_splits = 0;
   int64_t rows_checked = 0;
   uint64_t preemptions = 0;
+  uint64_t prefix_hits = 0;  // tokens taken from a cache
+  uint64_t forks = 0;
 };
 
 // The model as one schedule sees it: less memory, another kind of steps; and an eye on every row of logits.
@@ -69,6 +71,8 @@ class WatchedRunner final : public Runner {
     return logits;
   }
   void copy(std::span<const CopyPair> blocks, std::span<const CopyPair> slots) override { model_.copy(blocks, slots); }
+  void save_window(int32_t slot, kv::SwaEntry& entry) override { model_.save_window(slot, entry); }
+  void load_window(int32_t slot, const kv::SwaEntry& entry) override { model_.load_window(slot, entry); }
 
   std::function<void(int64_t step)> before_step;
   std::function<void(uint64_t sequence, int32_t position, uint64_t hash)> on_row;
@@ -101,7 +105,7 @@ class Determinism : public testing::Test {
   void make_requests() {
     std::mt19937 random(9);
     std::vector<int32_t> common;
-    for (int i = 0; i < 10; ++i) common.push_back(static_cast<int32_t>(3 + random() % 240));
+    for (int i = 0; i < 17; ++i) common.push_back(static_cast<int32_t>(3 + random() % 240));
     for (size_t i = 0; i < kRequests; ++i) {
       GenerateRequest r;
       if (i % 3 == 0) r.prompt = common;
@@ -143,6 +147,7 @@ class Determinism : public testing::Test {
     for (size_t i = 0; i < n; ++i) chosen.push_back(random() % kRequests);
     options.max_num_batched_tokens = options.max_num_seqs + static_cast<int32_t>(8 + random() % 60);
     options.async_scheduling = random() % 4 != 0;
+    options.reuse.window_memory_bytes = 1 << 20;  // hits start from a saved window, which is exact
     const bool tight = random() % 3 == 0;
     const auto n_blocks = options.max_num_seqs * (tight ? 2 : 5) + static_cast<int32_t>(random() % 10);
     const bool mixed = random() % 20 != 0;
@@ -194,6 +199,8 @@ class Determinism : public testing::Test {
     const EngineStats stats = owner->stats();
     EXPECT_EQ(stats.used_slots, 0);
     total.preemptions += stats.preemptions;
+    total.prefix_hits += stats.prefix_hits;
+    total.forks += stats.forks;
     total.steps += runner.measured.steps;
     total.sequences += runner.measured.sequences;
     total.chunk_splits += runner.measured.chunk_splits;
@@ -229,11 +236,14 @@ TEST_F(Determinism, LogitsAreBitwiseTheSameInEverySchedule) {
   EXPECT_GE(static_cast<double>(all.sequences) / static_cast<double>(all.steps), 8.0);
   EXPECT_GE(all.preemptions, static_cast<uint64_t>(kSchedules / 10));
   EXPECT_GE(all.chunk_splits, kSchedules / 10);
-  std::printf("%d schedules, %lld steps, mean batch %.1f, %lld rows compared, %llu preemptions, %lld split prompts\n",
-              kSchedules, static_cast<long long>(all.steps),
-              static_cast<double>(all.sequences) / static_cast<double>(all.steps),
-              static_cast<long long>(all.rows_checked), static_cast<unsigned long long>(all.preemptions),
-              static_cast<long long>(all.chunk_splits));
+  EXPECT_GE(all.prefix_hits, static_cast<uint64_t>(kSchedules / 10) * 8);
+  std::printf(
+      "%d schedules, %lld steps, mean batch %.1f, %lld rows compared, %llu preemptions, %lld split "
+      "prompts, %llu prompt tokens from the cache, %llu forks\n",
+      kSchedules, static_cast<long long>(all.steps),
+      static_cast<double>(all.sequences) / static_cast<double>(all.steps), static_cast<long long>(all.rows_checked),
+      static_cast<unsigned long long>(all.preemptions), static_cast<long long>(all.chunk_splits),
+      static_cast<unsigned long long>(all.prefix_hits), static_cast<unsigned long long>(all.forks));
 }
 
 }  // namespace
