@@ -28,9 +28,11 @@ struct Options {
   ChatOptions run;
   GenerateOptions generate;
   InspectOptions inspect;
+  CalibrateOptions calibrate;
   BenchKernelsOptions bench_kernels;
   BenchLongContextOptions bench_long_context;
   BenchReplayOptions bench_replay;
+  BenchSpeculationOptions bench_speculation;
   BenchCodecOptions bench_codec;
   BenchAgentOptions bench_agent;
 };
@@ -263,10 +265,31 @@ void add_bench_codec(CLI::App& bench, BenchCodecOptions& o) {
       ->capture_default_str();
 }
 
+void add_bench_speculation(CLI::App& bench, BenchSpeculationOptions& o) {
+  CLI::App& app =
+      *bench.add_subcommand("speculation", "Tokens per second without drafts, with fixed and variable lengths");
+  add_model_folder(app, o.folder, false);
+  app.add_option("--prompts", o.prompts, "Requests, one per line: Batch form or bare chat bodies")
+      ->required()
+      ->type_name("IN.jsonl");
+  app.add_option("--limit", o.limit, "Lines of each group (custom_id up to its last dash)")->check(CLI::PositiveNumber);
+  app.add_option("--concurrency", o.concurrency, "Requests in flight, one table each")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--max-tokens", o.max_tokens, "Longest answer")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--temperature", o.temperature, "Of the requests")->check(CLI::Range(0.0, 2.0))->capture_default_str();
+  app.add_option("--repetitions", o.repetitions, "Alternating runs of each policy")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  app.add_option("--threads", o.threads, "Compute threads (all usable cores)")->check(CLI::Range(1, 1024));
+  app.add_flag("--replay-only", o.replay_only, "Only record rounds and replay them on the cost curve");
+}
+
 void add_bench(CLI::App& root, Options& o) {
   CLI::App& bench = *root.add_subcommand("bench", "Measure");
   bench.require_subcommand(1);
   add_bench_codec(bench, o.bench_codec);
+  add_bench_speculation(bench, o.bench_speculation);
   CLI::App& kernels = *bench.add_subcommand("kernels", "CPU operators: ratios to this machine's ceilings, in one run");
   kernels.add_option("--threads", o.bench_kernels.threads, "Compute threads (all usable cores)")
       ->check(CLI::Range(1, 1024));
@@ -332,6 +355,26 @@ void add_commands(CLI::App& root, Options& o) {
       ->check(CLI::IsMember({"on", "off"}))
       ->type_name("on|off");
   inspect.add_flag("--json", o.inspect.json, "One JSON object instead of text");
+  CLI::App& calibrate =
+      *model.add_subcommand("calibrate", "Fit the temperatures of the draft module's confidences on its own drafts");
+  add_model_folder(calibrate, o.calibrate.folder, true);
+  calibrate.add_option("--prompts", o.calibrate.prompts, "Requests, one per line: Batch form or bare chat bodies")
+      ->required()
+      ->type_name("IN.jsonl");
+  calibrate.add_option("--out", o.calibrate.out, "File to write (dspark_calibration.json of the model folder)");
+  calibrate.add_option("--temperatures", o.calibrate.temperatures, "Temperatures of the requests")
+      ->delimiter(',')
+      ->capture_default_str();
+  calibrate.add_option("--limit", o.calibrate.limit, "Lines of each group (custom_id up to its last dash)")
+      ->check(CLI::PositiveNumber);
+  calibrate.add_option("--max-tokens", o.calibrate.max_tokens, "Longest answer")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  calibrate.add_option("--concurrency", o.calibrate.concurrency, "Requests in flight")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  calibrate.add_option("--threads", o.calibrate.threads, "Compute threads (all usable cores)")
+      ->check(CLI::Range(1, 1024));
   add_bench(root, o);
 }
 
@@ -360,13 +403,15 @@ void start_log(const LogOptions& options, bool quiet) {
 
 int bench(const CLI::App& command, Options& o) {
   const std::string name = command.get_subcommands().front()->get_name();
-  for (std::string* folder : {&o.bench_long_context.folder, &o.bench_replay.folder, &o.bench_agent.folder}) {
+  for (std::string* folder :
+       {&o.bench_long_context.folder, &o.bench_replay.folder, &o.bench_agent.folder, &o.bench_speculation.folder}) {
     if (folder->empty()) *folder = default_model_folder();
   }
   if (name == "long-context") return bench_long_context(o.bench_long_context);
   if (name == "replay") return bench_replay(o.bench_replay);
   if (name == "codec") return bench_codec(o.bench_codec);
   if (name == "agent-trace") return bench_agent(o.bench_agent);
+  if (name == "speculation") return bench_speculation(o.bench_speculation);
   return bench_kernels(o.bench_kernels);
 }
 
@@ -381,7 +426,8 @@ int dispatch(const CLI::App& root, Options& o) {
   if (name == "run") return run(o.run);
   if (name == "generate") return generate(o.generate);
   if (name == "bench") return bench(*root.get_subcommands().front(), o);
-  return model_inspect(o.inspect);
+  const bool calibrate = root.get_subcommands().front()->get_subcommands().front()->get_name() == "calibrate";
+  return calibrate ? model_calibrate(o.calibrate) : model_inspect(o.inspect);
 }
 
 }  // namespace

@@ -82,6 +82,29 @@ struct InspectOptions {
   bool json = false;
 };
 
+struct CalibrateOptions {
+  std::string folder;
+  std::string prompts;                        // chat bodies or Batch lines
+  std::string out;                            // empty: into the model folder
+  std::vector<double> temperatures = {0, 1};  // of the requests
+  int32_t limit = 1 << 20;                    // lines of each group
+  int32_t concurrency = 16;
+  int64_t max_tokens = 256;
+  int32_t threads = 0;  // 0: the usable cores
+};
+
+struct BenchSpeculationOptions {
+  std::string folder;
+  std::string prompts;
+  int32_t limit = 1 << 20;  // lines of each group
+  std::vector<int32_t> concurrency = {1, 4, 16, 64};
+  int64_t max_tokens = 128;
+  double temperature = 0;
+  int32_t repetitions = 2;
+  int32_t threads = 0;  // 0: the usable cores
+  bool replay_only = false;
+};
+
 struct BenchKernelsOptions {
   int32_t threads = 0;  // 0: the usable cores
   int32_t repetitions = 9;
@@ -121,7 +144,9 @@ int chat(const ChatOptions& options);
 int run(const ChatOptions& options);
 int generate(const GenerateOptions& options);
 int model_inspect(const InspectOptions& options);
+int model_calibrate(const CalibrateOptions& options);
 int bench_kernels(const BenchKernelsOptions& options);
+int bench_speculation(const BenchSpeculationOptions& options);
 int bench_long_context(const BenchLongContextOptions& options);
 int bench_replay(const BenchReplayOptions& options);
 int bench_codec(const BenchCodecOptions& options);

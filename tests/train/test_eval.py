@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tools.train.data.render import render_prompt
 from tools.train.eval import __main__ as command
-from tools.train.eval.client import Client, request_body
+from tools.train.eval.client import Client, parse_draft_counts, request_body
 from tools.train.eval.score import score
 
 WEATHER = {"name": "get_weather", "description": "d", "parameters": {
@@ -200,6 +200,17 @@ class Command(unittest.TestCase):
         self.assertEqual({k: v["items"] for k, v in report["families"].items()}, {"a": 2, "b": 2})
         with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit):
             self.run_on(items, "--families", "z")
+
+
+class DraftCounts(unittest.TestCase):
+    def test_reads_the_three_counters_of_all_engines(self):
+        text = ("# HELP vllm:spec_decode_num_drafts_total x\n"
+                'vllm:spec_decode_num_drafts_total{model_name="m",engine="0"} 10\n'
+                'vllm:spec_decode_num_drafts_total{model_name="m",engine="1"} 5\n'
+                'vllm:spec_decode_num_draft_tokens_total{model_name="m",engine="0"} 40\n'
+                'vllm:spec_decode_num_accepted_tokens_total{model_name="m",engine="0"} 31\n'
+                'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 9\n')
+        self.assertEqual(parse_draft_counts(text), {"rounds": 15, "verified": 40, "accepted": 31})
 
 
 if __name__ == "__main__":

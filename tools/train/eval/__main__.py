@@ -12,7 +12,7 @@ import sys
 import time
 
 from ..data.lines import read_lines
-from .client import MODEL, Client, request_body
+from .client import MODEL, Client, draft_counts, request_body
 from .report import Family, table
 from .score import Score, score
 
@@ -100,11 +100,18 @@ def main(arguments: list[str] | None = None) -> int:
     items = choose(read_lines(args.set), families, args.limit)
     if not items:
         parser.error(f"{args.set}: no items of the wanted families")
+    before = draft_counts(args.base_url)
     report = evaluate(Client(args.base_url), items, args.concurrency, args.model,
                       args.max_tokens, _progress)
     failed = sum(f.failures for f in report["families"].values())
     print(table(report["families"]))
     print(f"{len(items)} items in {report['seconds']} s")
+    after = draft_counts(args.base_url)
+    drafts = {k: after[k] - before.get(k, 0.0) for k in after}
+    if drafts.get("rounds"):
+        report["drafts"] = drafts
+        print(f"{drafts['accepted'] / drafts['rounds']:.2f} of {drafts['verified'] / drafts['rounds']:.2f}"
+              f" drafts accepted per round, {drafts['rounds']:.0f} rounds")
     if args.out:
         report["families"] = {k: f.as_dict() for k, f in report["families"].items()}
         report = {"set": args.set, "model": args.model, **report}

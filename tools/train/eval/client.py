@@ -96,3 +96,25 @@ class Client:
             except (OSError, http.client.HTTPException, ValueError) as error:
                 failure = f"{type(error).__name__}: {error}"
         return {"failure": failure}
+
+
+def draft_counts(base_url: str, timeout: float = 10.0) -> dict[str, float]:
+    """The server's counters of speculative decoding so far, from its /metrics; empty when it has none."""
+    url = base_url.rstrip("/").removesuffix("/v1") + "/metrics"
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as response:
+            return parse_draft_counts(response.read().decode())
+    except (OSError, http.client.HTTPException):
+        return {}
+
+
+def parse_draft_counts(text: str) -> dict[str, float]:
+    names = {"vllm:spec_decode_num_drafts_total": "rounds",
+             "vllm:spec_decode_num_draft_tokens_total": "verified",
+             "vllm:spec_decode_num_accepted_tokens_total": "accepted"}
+    counts: dict[str, float] = {}
+    for line in text.splitlines():
+        name = line.split("{")[0].split(" ")[0]
+        if name in names:
+            counts[names[name]] = counts.get(names[name], 0.0) + float(line.rsplit(" ", 1)[1])
+    return counts

@@ -1,0 +1,138 @@
+// deepinfer model calibrate: temperatures of the draft module's confidences from the model's own draft rounds on a file
+// of requests (speculative.md §5), and what they are worth on requests that the fit did not see.
+#include <cstdio>
+#include <fstream>
+
+#include "base/json.h"
+#include "cli/draft_rounds.h"
+#include "cli/options.h"
+
+namespace di::cli {
+namespace {
+
+using engine::CalibrationRound;
+
+double mean_ece(const std::vector<CalibrationRound>& rounds, const std::vector<double>& temperatures) {
+  double sum = 0;
+  const auto metrics = engine::calibration_metrics(rounds, temperatures);
+  for (const engine::PrefixMetrics& m : metrics) sum += m.ece;
+  return metrics.empty() ? 0 : sum / static_cast<double>(metrics.size());
+}
+
+std::string list(const std::vector<double>& values, const char* format) {
+  std::string out;
+  for (const double v : values) out += (out.empty() ? "" : " ") + fmt::format(fmt::runtime(format), v);
+  return out;
+}
+
+std::vector<double> eces(const std::vector<CalibrationRound>& rounds, const std::vector<double>& temperatures) {
+  std::vector<double> out;
+  for (const engine::PrefixMetrics& m : engine::calibration_metrics(rounds, temperatures)) out.push_back(m.ece * 100);
+  return out;
+}
+
+struct Split {
+  std::vector<RecordedRequest> fit;
+  std::vector<RecordedRequest> held_out;
+};
+
+Split split(const std::vector<RecordedRequest>& requests) {
+  Split out;
+  for (size_t i = 0; i < requests.size(); ++i) (i % 2 == 0 ? out.fit : out.held_out).push_back(requests[i]);
+  return out;
+}
+
+void print_acceptance(const Played& played, double temperature) {
+  struct Sum {
+    int64_t rounds = 0;
+    int64_t accepted = 0;
+  };
+  std::vector<std::pair<std::string, Sum>> groups;
+  Sum all;
+  for (const RecordedRequest& r : played.requests) {
+    if (groups.empty() || groups.back().first != r.group) groups.emplace_back(r.group, Sum{});
+    for (const RecordedRound& round : r.rounds) {
+      for (Sum* s : {&groups.back().second, &all}) {
+        ++s->rounds;
+        s->accepted += round.accepted;
+      }
+    }
+  }
+  groups.emplace_back("all", all);
+  std::printf("temperature %.2g: accepted drafts per round\n", temperature);
+  for (const auto& [name, s] : groups) {
+    std::printf("  %-14s %6lld rounds %6.2f\n", name.c_str(), static_cast<long long>(s.rounds),
+                s.rounds > 0 ? static_cast<double>(s.accepted) / static_cast<double>(s.rounds) : 0.0);
+  }
+}
+
+bool write_file(const std::string& path, const std::vector<double>& temperatures, const CalibrateOptions& options,
+                size_t rounds, double before, double after) {
+  std::string text;
+  JsonWriter w(text);
+  w.begin_object().key("temperatures").begin_array();
+  for (const double t : temperatures) w.value(t);
+  w.end_array().key("rounds").value(rounds).key("request_temperatures").begin_array();
+  for (const double t : options.temperatures) w.value(t);
+  w.end_array().key("ece_before").value(before).key("ece_after").value(after).end_object();
+  std::ofstream out(path);
+  out << text << '\n';
+  return out.good();
+}
+
+}  // namespace
+
+int model_calibrate(const CalibrateOptions& options) {
+  const auto complain = [](const std::string& message, int status) {
+    std::fprintf(stderr, "deepinfer model calibrate: %s\n", message.c_str());
+    return status;
+  };
+  auto model = DraftModel::open(options.folder, options.threads);
+  if (!model) return complain(model.error().message, kBadModel);
+  const auto prompts = (*model)->read_prompts(options.prompts, options.limit);
+  if (!prompts) return complain(prompts.error().message, kUsage);
+
+  const std::vector<double> ones(static_cast<size_t>((*model)->drafts()), 1.0);
+  DraftModel::Run run;
+  run.speculation.mode = engine::SpeculationMode::kFixed;
+  run.concurrency = options.concurrency;
+  run.max_tokens = options.max_tokens;
+  run.confidence_temperatures = ones;
+  std::vector<CalibrationRound> fit;
+  std::vector<std::pair<double, std::vector<CalibrationRound>>> held_out;
+  for (const double temperature : options.temperatures) {
+    run.temperature = temperature;
+    const auto played = (*model)->play(*prompts, run);
+    if (!played) return complain(played.error().message, kFailed);
+    print_acceptance(*played, temperature);
+    const Split halves = split(played->requests);
+    for (CalibrationRound& r : calibration_rounds(halves.fit, ones)) fit.push_back(std::move(r));
+    held_out.emplace_back(temperature, calibration_rounds(halves.held_out, ones));
+  }
+  if (fit.empty()) return complain("no draft rounds: the answers are too short", kFailed);
+  const std::vector<double> temperatures = engine::fit_temperatures(fit, engine::temperature_grid());
+  std::printf("temperatures fitted on %zu rounds of every other request: %s\n", fit.size(),
+              list(temperatures, "{:.2f}").c_str());
+  double before = 0;
+  double after = 0;
+  for (const auto& [temperature, rounds] : held_out) {
+    std::printf("temperature %.2g, %zu other rounds: calibration error by position, %%\n", temperature, rounds.size());
+    std::printf("  before  %s\n  after   %s\n", list(eces(rounds, ones), "{:.2f}").c_str(),
+                list(eces(rounds, temperatures), "{:.2f}").c_str());
+    before += mean_ece(rounds, ones) / static_cast<double>(held_out.size());
+    after += mean_ece(rounds, temperatures) / static_cast<double>(held_out.size());
+  }
+  std::printf("mean calibration error before %.2f %%, after %.2f %%\n", before * 100, after * 100);
+  if (after >= before) {
+    std::printf("the temperatures do not help: nothing written\n");
+    return kOk;
+  }
+  const std::string path = options.out.empty() ? options.folder + "/" + engine::kCalibrationFile : options.out;
+  if (!write_file(path, temperatures, options, fit.size(), before, after)) {
+    return complain(fmt::format("{}: cannot be written", path), kFailed);
+  }
+  std::printf("written to %s\n", path.c_str());
+  return kOk;
+}
+
+}  // namespace di::cli
