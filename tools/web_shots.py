@@ -51,7 +51,7 @@ def conversation(page, with_schema):
     if with_schema:
         page.get_by_label("Format").select_option("json_schema")
         ask(page, "Give me a person as JSON: Ann, 34 years old.")
-    page.get_by_label("Conversation").evaluate("(node) => node.scrollTo(0, 1e6)")
+    page.get_by_role("log").evaluate("(node) => node.scrollTo(0, 1e6)")
 
 
 def ask(page, text):

@@ -7,40 +7,69 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <sstream>
 
 #include "base/log.h"
+#include "cli/line_editor.h"
 #include "cli/local_client.h"
 #include "cli/local_model.h"
+#include "cli/markdown_printer.h"
 #include "cli/terminal.h"
 
 namespace di::cli {
 namespace {
 
-constexpr const char* kHelp = R"(/think, /nothink     let the model reason before it answers, or not
-/effort LEVEL        low, medium, high, max
-/system TEXT         instructions for the whole conversation (empty: none)
-/read FILE           put a text file in front of the next question
-/temp X, /seed N     sampling
-/max N               longest answer in tokens
-/retry, /undo        answer the last question again; take it back
-/ctx, /stats         tokens used; figures of the last answer
-/save FILE, /load FILE
-/quit                leave (also Ctrl-D)
-A line that ends in \ goes on in the next one. Ctrl-C stops an answer.
+constexpr const char* kHelp = R"(Conversation
+  /retry               answer the last question again
+  /undo                take the last question and its answer back
+  /clear               start a new conversation
+  /system TEXT         instructions for the whole conversation (alone: none)
+  /read FILE           put a text file in front of the next question
+  /save FILE           keep the conversation in a file
+  /load FILE           go on with one that was kept
+Answers
+  /think, /nothink     let the model reason before it answers, or not
+  /effort LEVEL        low, medium, high or max
+  /fold                hide the reasoning, or show it again
+  /json [SCHEMA|FILE]  answers as JSON, as the schema says; /text for free text again
+  /regex EXPRESSION    answers that match
+  /tools FILE          tool definitions (a JSON array); you type what the calls return; alone: none
+  /temp X, /seed N     sampling (alone: the default)
+  /max N               longest answer in tokens (alone: the default)
+Figures
+  /stats               of the last answer
+  /ctx                 how much of the context is used
+  /raw                 the last request and answer as JSON
+  /help, /?            this list
+  /quit, /bye          leave
+
+Enter sends. A line that ends in \ goes on in the next one; so does text between two lines of """, and pasted text
+keeps its lines (Alt+Enter types a line end). Arrow keys recall what was typed before. Ctrl-C stops an answer, Ctrl-D
+leaves.
 )";
+
+const std::vector<std::string> kCommands = {"/retry", "/undo",  "/clear",   "/system", "/read", "/save",
+                                            "/load",  "/think", "/nothink", "/effort", "/fold", "/json",
+                                            "/text",  "/regex", "/tools",   "/temp",   "/seed", "/max",
+                                            "/stats", "/ctx",   "/raw",     "/help",   "/quit", "/bye"};
 
 struct Session {
   std::string system;
-  Json::Array turns;  // user and assistant messages
+  Json::Array turns;  // messages of user, assistant and tools
   std::string attachment;
   bool thinking = false;
+  bool folded = false;
   std::string effort;
   double temperature = -1;
   int64_t seed = -1;
   int32_t max_tokens = 0;
+  Json response_format;  // null: free text
+  Json tools;            // null: none
+  Json request;          // the last one sent
   Json usage;
+  std::string finish_reason;
   double seconds = 0;
   double first_seconds = 0;
 };
@@ -67,43 +96,80 @@ Json request_body(const Session& s, const std::string& model) {
   if (s.temperature >= 0) body.set("temperature", Json(s.temperature));
   if (s.seed >= 0) body.set("seed", Json(s.seed));
   if (s.max_tokens > 0) body.set("max_tokens", Json(s.max_tokens));
+  if (!s.response_format.is_null()) body.set("response_format", s.response_format);
+  if (!s.tools.is_null()) body.set("tools", s.tools);
   return body;
 }
+
+// Shows an answer as it comes.
+class AnswerView {
+ public:
+  AnswerView(const Terminal& terminal, bool folded)
+      : terminal_(terminal), folded_(folded), text_(terminal.interactive && *terminal.dim != '\0') {}
+
+  void reasoning(std::string_view text) {
+    if (!terminal_.interactive) return;
+    if (!in_reasoning_) std::printf("%s%s", terminal_.dim, folded_ ? "thinking…" : "");
+    in_reasoning_ = true;
+    if (!folded_) std::fwrite(text.data(), 1, text.size(), stdout);
+  }
+  void content(std::string_view text) {
+    end_reasoning(true);
+    print(text_.feed(text));
+  }
+  void finish() {
+    end_reasoning(false);
+    print(text_.finish());
+    std::fputs("\n", stdout);
+    std::fflush(stdout);
+  }
+
+ private:
+  void end_reasoning(bool content_follows) {
+    if (!in_reasoning_) return;
+    in_reasoning_ = false;
+    std::fputs(folded_ ? "\r\x1b[K" : "", stdout);
+    std::printf("%s%s", terminal_.plain, content_follows && !folded_ ? "\n\n" : "");
+  }
+  static void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+  const Terminal& terminal_;
+  bool folded_;
+  MarkdownPrinter text_;
+  bool in_reasoning_ = false;
+};
 
 // Asks with the conversation as it stands and appends the answer. False on an error, which is printed.
 bool ask(Session& s, server::App& app, const std::string& model, const Terminal& terminal) {
   std::string answer;
-  bool in_reasoning = false;
+  std::string reasoning;
+  AnswerView view(terminal, s.folded);
   const int64_t started = app.clock().now_ns();
   int64_t first = 0;
   interrupt_flag().store(false);
-  const ChatEnd end = stream_chat(app, request_body(s, model), [&](const ChatDelta& delta) {
+  s.request = request_body(s, model);
+  ChatEnd end = stream_chat(app, s.request, [&](const ChatDelta& delta) {
     if (first == 0) first = app.clock().now_ns();
-    if (!delta.reasoning.empty() && terminal.interactive) {
-      if (!in_reasoning) std::fputs(terminal.dim, stdout);
-      in_reasoning = true;
-      std::fwrite(delta.reasoning.data(), 1, delta.reasoning.size(), stdout);
-    }
-    if (!delta.content.empty()) {
-      if (in_reasoning) std::fprintf(stdout, "%s\n\n", terminal.plain);
-      in_reasoning = false;
-      answer += delta.content;
-      std::fwrite(delta.content.data(), 1, delta.content.size(), stdout);
-    }
+    if (!delta.reasoning.empty()) view.reasoning(delta.reasoning);
+    if (!delta.content.empty()) view.content(delta.content);
+    reasoning += delta.reasoning;
+    answer += delta.content;
     std::fflush(stdout);
     return !interrupt_flag().load();
   });
-  if (in_reasoning) std::fputs(terminal.plain, stdout);
-  std::fputs("\n", stdout);
-  std::fflush(stdout);
+  view.finish();
   if (!end.error.empty()) {
     std::fprintf(stderr, "deepinfer chat: %s\n", end.error.c_str());
     return false;
   }
   s.usage = end.usage;
+  s.finish_reason = end.finish_reason;
   s.seconds = static_cast<double>(app.clock().now_ns() - started) * 1e-9;
   s.first_seconds = first == 0 ? 0 : static_cast<double>(first - started) * 1e-9;
-  s.turns.push_back(message("assistant", std::move(answer)));
+  Json turn = message("assistant", std::move(answer));
+  if (!reasoning.empty()) turn.set("reasoning_content", Json(std::move(reasoning)));
+  if (!end.tool_calls.empty()) turn.set("tool_calls", Json(std::move(end.tool_calls)));
+  s.turns.push_back(std::move(turn));
   return true;
 }
 
@@ -113,12 +179,22 @@ int64_t usage_of(const Session& s, std::string_view key) {
 }
 
 void print_status(const Session& s, const Terminal& terminal) {
+  if (s.usage.is_null()) {
+    std::printf("%sno figures%s\n", terminal.dim, terminal.plain);
+    return;
+  }
   const int64_t tokens = usage_of(s, "completion_tokens");
-  const double rate = s.seconds > s.first_seconds ? static_cast<double>(tokens) / (s.seconds - s.first_seconds) : 0;
-  std::printf("%s[prompt %lld, cached %lld, answer %lld tokens, %.0f tok/s, first after %.0f ms]%s\n", terminal.dim,
-              static_cast<long long>(usage_of(s, "prompt_tokens")),
-              static_cast<long long>(usage_of(s, "prompt_cache_hit_tokens")), static_cast<long long>(tokens), rate,
-              s.first_seconds * 1e3, terminal.plain);
+  const double rate =
+      tokens > 1 && s.seconds > s.first_seconds ? static_cast<double>(tokens - 1) / (s.seconds - s.first_seconds) : 0;
+  std::printf("%s%lld prompt tokens", terminal.dim, static_cast<long long>(usage_of(s, "prompt_tokens")));
+  if (const int64_t cached = usage_of(s, "prompt_cache_hit_tokens"); cached > 0)
+    std::printf(" (%lld cached)", static_cast<long long>(cached));
+  std::printf(" · %lld tokens", static_cast<long long>(tokens));
+  if (rate > 0) std::printf(" · %.0f tok/s", rate);
+  std::printf(" · first after %.0f ms", s.first_seconds * 1e3);
+  if (s.finish_reason == "length") std::printf(" · cut at the longest answer (/max)");
+  if (s.finish_reason == "interrupted") std::printf(" · stopped");
+  std::printf("%s\n", terminal.plain);
 }
 
 void save(const Session& s, const std::string& path) {
@@ -127,7 +203,7 @@ void save(const Session& s, const std::string& path) {
   file.set("system", Json(s.system));
   file.set("messages", Json(s.turns));
   out << to_json(file) << "\n";
-  if (!out) std::printf("cannot write %s\n", path.c_str());
+  std::printf(out ? "%zu messages are in %s\n" : "%zu messages: cannot write %s\n", s.turns.size(), path.c_str());
 }
 
 void load(Session& s, const std::string& path) {
@@ -138,8 +214,10 @@ void load(Session& s, const std::string& path) {
     return;
   }
   s.turns = turns->as_array();
+  s.usage = Json();
   if (const Json* system = file->find_value("system"); system != nullptr && system->is_string())
     s.system = system->as_string();
+  std::printf("%zu messages\n", s.turns.size());
 }
 
 void read_file(Session& s, const std::string& path) {
@@ -154,69 +232,215 @@ void read_file(Session& s, const std::string& path) {
   std::printf("%zu bytes go in front of the next question\n", s.attachment.size());
 }
 
+// A JSON text given as it is or as the name of a file that holds it.
+Result<Json> json_argument(const std::string& text) {
+  return text.starts_with('{') || text.starts_with('[') ? parse_json(text) : parse_json_file(text);
+}
+
+void set_json_format(Session& s, const std::string& argument) {
+  Json format(Json::Object{});
+  if (argument.empty()) {
+    format.set("type", Json("json_object"));
+  } else {
+    const Result<Json> schema = json_argument(argument);
+    if (!schema) {
+      std::printf("no schema: %s\n", schema.error().message.c_str());
+      return;
+    }
+    Json body(Json::Object{});
+    body.set("name", Json("answer"));
+    body.set("strict", Json(true));
+    body.set("schema", *schema);
+    format.set("type", Json("json_schema"));
+    format.set("json_schema", std::move(body));
+  }
+  s.response_format = std::move(format);
+}
+
+void set_tools(Session& s, const std::string& argument) {
+  if (argument.empty()) {
+    s.tools = Json();
+    return;
+  }
+  const Result<Json> tools = json_argument(argument);
+  if (!tools || !tools->is_array()) {
+    std::printf("no tools: %s\n", tools ? "expected a JSON array of tools" : tools.error().message.c_str());
+    return;
+  }
+  s.tools = *tools;
+  std::printf("%zu tools\n", tools->size());
+}
+
+// Back to before the last question, with all that came after it; false when there is none.
+bool undo(Session& s, bool keep_question) {
+  size_t at = s.turns.size();
+  while (at > 0 && s.turns[at - 1].find("role")->as_string() != "user") --at;
+  if (at == 0) return false;
+  s.turns.resize(keep_question ? at : at - 1);
+  return true;
+}
+
+// Settings; true when the name is one.
+bool set_option(Session& s, const std::string& name, const std::string& rest) {
+  if (name == "think" || name == "nothink") {
+    s.thinking = name == "think";
+  } else if (name == "effort") {
+    if (rest == "low" || rest == "medium" || rest == "high" || rest == "max") {
+      s.effort = rest;
+      s.thinking = true;
+    } else {
+      std::printf("the effort is low, medium, high or max\n");
+    }
+  } else if (name == "fold") {
+    s.folded = !s.folded;
+    std::printf("the reasoning is %s\n", s.folded ? "hidden" : "shown");
+  } else if (name == "system") {
+    s.system = rest;
+  } else if (name == "temp") {
+    s.temperature = rest.empty() ? -1 : std::strtod(rest.c_str(), nullptr);
+  } else if (name == "seed") {
+    s.seed = rest.empty() ? -1 : std::strtoll(rest.c_str(), nullptr, 10);
+  } else if (name == "max") {
+    s.max_tokens = static_cast<int32_t>(std::strtol(rest.c_str(), nullptr, 10));
+  } else if (name == "json") {
+    set_json_format(s, rest);
+  } else if (name == "text") {
+    s.response_format = Json();
+  } else if (name == "regex") {
+    Json format(Json::Object{});
+    format.set("type", Json("regex"));
+    format.set("regex", Json(rest));
+    s.response_format = rest.empty() ? Json() : std::move(format);
+  } else if (name == "tools") {
+    set_tools(s, rest);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 enum class After : uint8_t { kNothing, kAsk, kQuit };
 
 After command(Session& s, const std::string& line, const Terminal& terminal, int64_t context) {
   const size_t space = line.find(' ');
   const std::string name = line.substr(1, space == std::string::npos ? space : space - 1);
-  const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
-  const auto undo = [&] {
-    if (!s.turns.empty()) s.turns.pop_back();
-  };
-  if (name == "quit" || name == "exit") return After::kQuit;
-  if (name == "help")
+  std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
+  while (rest.ends_with(' ')) rest.pop_back();
+  if (set_option(s, name, rest)) return After::kNothing;
+  if (name == "quit" || name == "exit" || name == "bye") return After::kQuit;
+  if (name == "help" || name == "?") {
     std::fputs(kHelp, stdout);
-  else if (name == "think")
-    s.thinking = true;
-  else if (name == "nothink")
-    s.thinking = false;
-  else if (name == "effort")
-    s.effort = rest;
-  else if (name == "system")
-    s.system = rest;
-  else if (name == "read")
+  } else if (name == "read") {
     read_file(s, rest);
-  else if (name == "temp")
-    s.temperature = std::strtod(rest.c_str(), nullptr);
-  else if (name == "seed")
-    s.seed = std::strtoll(rest.c_str(), nullptr, 10);
-  else if (name == "max")
-    s.max_tokens = static_cast<int32_t>(std::strtol(rest.c_str(), nullptr, 10));
-  else if (name == "save")
+  } else if (name == "save") {
     save(s, rest);
-  else if (name == "load")
+  } else if (name == "load") {
     load(s, rest);
-  else if (name == "stats")
+  } else if (name == "stats") {
     print_status(s, terminal);
-  else if (name == "ctx")
+  } else if (name == "ctx") {
     std::printf("%lld of %lld tokens\n", static_cast<long long>(usage_of(s, "total_tokens")),
                 static_cast<long long>(context));
-  else if (name == "undo") {
-    undo();
-    undo();
+  } else if (name == "raw") {
+    std::printf("%s\n%s\n", to_json(s.request, JsonStyle::kSpaced).c_str(),
+                s.turns.empty() ? "" : to_json(s.turns.back(), JsonStyle::kSpaced).c_str());
+  } else if (name == "clear") {
+    s.turns.clear();
+    s.attachment.clear();
+    s.usage = Json();
+    std::printf("a new conversation\n");
+  } else if (name == "undo") {
+    std::printf(undo(s, false) ? "the last question is taken back\n" : "there is no question\n");
   } else if (name == "retry") {
-    undo();
-    if (!s.turns.empty()) return After::kAsk;
-  } else
+    if (undo(s, true)) return After::kAsk;
+    std::printf("there is no question\n");
+  } else {
     std::printf("no such command: /%s (/help lists them)\n", name.c_str());
+  }
   return After::kNothing;
 }
 
-bool read_input(std::string& line, const Terminal& terminal) {
-  line.clear();
-  for (std::string part;;) {
-    if (terminal.interactive) {
-      std::fputs(line.empty() ? "> " : ". ", stdout);
-      std::fflush(stdout);
+// One line, with its end cut off. False at the end of the input.
+bool read_line(LineEditor& editor, const char* prompt, const Terminal& terminal, std::string& line) {
+  if (!terminal.interactive) return static_cast<bool>(std::getline(std::cin, line));
+  for (;;) {
+    switch (editor.read(prompt, line)) {
+      case LineEditor::End::kLine:
+        return true;
+      case LineEditor::End::kEndOfInput:
+        return false;
+      case LineEditor::End::kInterrupted:
+        std::printf("%sCtrl-D or /quit leaves%s\n", terminal.dim, terminal.plain);
     }
-    if (!std::getline(std::cin, part)) return !line.empty();
-    if (part.ends_with('\\')) {
-      line += part.substr(0, part.size() - 1) + "\n";
+  }
+}
+
+// A question or command, which may have several lines.
+bool read_input(LineEditor& editor, std::string& text, const Terminal& terminal) {
+  constexpr std::string_view kBlock = R"(""")";
+  text.clear();
+  bool block = false;
+  for (std::string part; read_line(editor, text.empty() && !block ? "> " : ". ", terminal, part);) {
+    if (!block && part.ends_with('\\')) {
+      text += part.substr(0, part.size() - 1) + "\n";
       continue;
     }
-    line += part;
+    if (terminal.interactive && !block && part.starts_with(kBlock)) {
+      block = true;
+      part.erase(0, kBlock.size());
+    }
+    if (block && !part.ends_with(kBlock)) {
+      text += part + "\n";
+      continue;
+    }
+    text += block ? part.substr(0, part.size() - kBlock.size()) : part;
+    if (terminal.interactive) editor.remember(text);
     return true;
   }
+  return !text.empty();
+}
+
+// Lets the user answer the calls of the last turn. False when there are none.
+bool answer_tool_calls(Session& s, LineEditor& editor, const Terminal& terminal) {
+  const Json calls = s.turns.back().find("tool_calls") == nullptr ? Json() : *s.turns.back().find("tool_calls");
+  if (!calls.is_array()) return false;
+  for (const Json& call : calls.as_array()) {
+    const Json& function = *call.find("function");
+    std::printf("%scalls%s %s(%s)\n", terminal.dim, terminal.plain, function.find("name")->as_string().c_str(),
+                function.find("arguments")->as_string().c_str());
+    std::string result;
+    if (!read_line(editor, "result> ", terminal, result)) return false;
+    Json turn = message("tool", std::move(result));
+    turn.set("tool_call_id", *call.find("id"));
+    s.turns.push_back(std::move(turn));
+  }
+  return true;
+}
+
+std::string history_path() {
+  if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state != '\0')
+    return std::string(state) + "/deepinfer/chat_history";
+  const char* home = std::getenv("HOME");
+  return home == nullptr ? std::string() : std::string(home) + "/.local/state/deepinfer/chat_history";
+}
+
+// How far loading is, on one line that goes away.
+std::function<void(double, std::string_view)> progress_line(const Terminal& terminal) {
+  if (!terminal.interactive) return {};
+  return [](double part, std::string_view stage) {
+    std::fprintf(stderr, "\r\x1b[K%.*s %.0f %%", static_cast<int>(stage.size()), stage.data(), part * 100);
+  };
+}
+
+Session session_of(const ChatOptions& options) {
+  Session session;
+  session.system = options.system;
+  session.thinking = options.thinking;
+  session.effort = options.effort;
+  session.temperature = options.temperature;
+  session.seed = options.seed;
+  session.max_tokens = options.max_tokens;
+  return session;
 }
 
 // Loads the model, calls use(session, app, model name, terminal, context) with a session of these options, and takes it
@@ -228,20 +452,15 @@ int with_session(const ChatOptions& options, const char* command_name, const Use
   server::ServerConfig config;
   config.served_model_names = served_names(options.model);
   server::App app(config, clock);
-  auto model = load_model(options.model, config.policy, clock);
+  auto model = load_model(options.model, config.policy, clock, progress_line(terminal));
+  if (terminal.interactive) std::fputs("\r\x1b[K", stderr);
   if (!model) {
     std::fprintf(stderr, "deepinfer %s: %s\n", command_name, model.error().message.c_str());
     return model.error().exit_status;
   }
   app.set_ready((*model)->service(clock));
   catch_interrupts();
-  Session session;
-  session.system = options.system;
-  session.thinking = options.thinking;
-  session.effort = options.effort;
-  session.temperature = options.temperature;
-  session.seed = options.seed;
-  session.max_tokens = options.max_tokens;
+  Session session = session_of(options);
   const int status =
       use(session, app, config.served_model_names[0], terminal, int64_t{(*model)->engine->info().max_model_len});
   app.stop_workers();
@@ -250,9 +469,14 @@ int with_session(const ChatOptions& options, const char* command_name, const Use
 }
 
 int converse(Session& session, server::App& app, const std::string& model, const Terminal& terminal, int64_t context) {
-  if (terminal.interactive) std::printf("%s — /help for commands, Ctrl-D to leave\n", model.c_str());
+  LineEditor editor(terminal.interactive ? history_path() : std::string());
+  editor.set_completions(kCommands);
+  if (terminal.interactive) {
+    std::printf("%s, %lld tokens of context. /help lists commands, Ctrl-D leaves.\n\n", model.c_str(),
+                static_cast<long long>(context));
+  }
   int status = kOk;
-  for (std::string line; read_input(line, terminal);) {
+  for (std::string line; read_input(editor, line, terminal);) {
     if (line.empty()) continue;
     After after = After::kAsk;
     if (terminal.interactive && line.starts_with('/')) {
@@ -262,14 +486,17 @@ int converse(Session& session, server::App& app, const std::string& model, const
     }
     if (after == After::kQuit) break;
     if (after != After::kAsk) continue;
-    if (!ask(session, app, model, terminal)) {
-      session.turns.pop_back();
+    bool answered = ask(session, app, model, terminal);
+    while (answered && terminal.interactive && answer_tool_calls(session, editor, terminal))
+      answered = ask(session, app, model, terminal);
+    if (!answered) {
+      undo(session, false);
       status = kFailed;
     } else if (terminal.interactive) {
       print_status(session, terminal);
     }
+    if (terminal.interactive) std::printf("\n");
   }
-  if (terminal.interactive) std::printf("\n");
   return terminal.interactive ? kOk : status;
 }
 

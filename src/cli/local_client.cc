@@ -89,6 +89,28 @@ std::string text_member(const Json& object, std::string_view key) {
   return value != nullptr && value->is_string() ? value->as_string() : std::string();
 }
 
+// Puts a fragment of a tool call where it belongs.
+void merge_tool_call(Json::Array& calls, const Json& part) {
+  const Json* index = part.find_value("index");
+  const auto at = static_cast<std::size_t>(index == nullptr ? 0 : index->to_u64().value_or(0));
+  if (at > calls.size()) return;
+  if (at == calls.size()) {
+    Json function(Json::Object{});
+    function.set("name", Json(""));
+    function.set("arguments", Json(""));
+    Json call(Json::Object{});
+    call.set("id", Json(text_member(part, "id")));
+    call.set("type", Json("function"));
+    call.set("function", std::move(function));
+    calls.push_back(std::move(call));
+  }
+  const Json* more = part.find_value("function");
+  Json* function = calls[at].find("function");
+  if (more == nullptr || function == nullptr) return;
+  for (const char* key : {"name", "arguments"})
+    function->set(key, Json(text_member(*function, key) + text_member(*more, key)));
+}
+
 std::string error_text(const Json& event) {
   const Json* error = event.find_value("error");
   return error == nullptr ? std::string() : text_member(*error, "message");
@@ -123,6 +145,9 @@ ChatEnd stream_chat(server::App& app, const Json& body, const std::function<bool
       end.finish_reason = std::move(reason);
     const Json* delta = choice.find_value("delta");
     if (delta == nullptr) continue;
+    if (const Json* calls = delta->find_value("tool_calls"); calls != nullptr && calls->is_array()) {
+      for (const Json& part : calls->as_array()) merge_tool_call(end.tool_calls, part);
+    }
     const std::string reasoning = text_member(*delta, "reasoning_content");
     const std::string content = text_member(*delta, "content");
     if ((reasoning.empty() && content.empty()) || on_delta({reasoning, content})) continue;

@@ -30,6 +30,7 @@ struct ChatEnd {
   std::string error;  // empty: the answer is complete
   std::string finish_reason;
   Json usage;
+  Json::Array tool_calls;  // as an assistant message holds them
 };
 
 // A streamed chat. `on_delta` is called on the caller's thread; returning false ends the answer. Blocks until its end.
