@@ -180,7 +180,8 @@ int64_t usage_of(const Session& s, std::string_view key) {
 
 void print_status(const Session& s, const Terminal& terminal) {
   if (s.usage.is_null()) {
-    std::printf("%sno figures%s\n", terminal.dim, terminal.plain);
+    const bool stopped = s.finish_reason == "interrupted";  // such an answer has none
+    std::printf("%s%s%s\n", terminal.dim, stopped ? "stopped" : "no figures", terminal.plain);
     return;
   }
   const int64_t tokens = usage_of(s, "completion_tokens");
@@ -193,7 +194,6 @@ void print_status(const Session& s, const Terminal& terminal) {
   if (rate > 0) std::printf(" · %.0f tok/s", rate);
   std::printf(" · first after %.0f ms", s.first_seconds * 1e3);
   if (s.finish_reason == "length") std::printf(" · cut at the longest answer (/max)");
-  if (s.finish_reason == "interrupted") std::printf(" · stopped");
   std::printf("%s\n", terminal.plain);
 }
 

@@ -136,7 +136,7 @@ def test_ctrl_c_stops_an_answer_and_not_the_program(chat):
     c.type("Tell me a very long story about a fox and a bear and a wolf.\r")
     c.wait(r"\n[A-Za-z]")
     os.killpg(c.process.pid, signal.SIGINT)
-    c.wait(r"first after")
+    c.wait(r"stopped\n\n> $")
     c.ask("What is 3 times 4?")
     assert c.close() == 0
 
