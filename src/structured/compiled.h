@@ -15,6 +15,12 @@ class CompiledImpl {
  public:
   CompiledImpl(VocabularyRef v, const Limits& l) : vocabulary(std::move(v)), limits(l), arena(budget) {}
 
+  // A piece of decoding work has limits of its own: what one ran into need not end the next.
+  void begin_work() {
+    budget.restart_clock(limits.mask_cpu_ms);
+    parser->clear_failure();
+  }
+
   VocabularyRef vocabulary;
   Limits limits;
   Budget budget;

@@ -51,7 +51,7 @@ namespace {
 
 bool write_mask(CompiledImpl& c, uint32_t state, const std::vector<TokenId>& stops, std::span<uint32_t> row) {
   Parser& p = *c.parser;
-  c.budget.restart_clock(c.limits.mask_cpu_ms);
+  c.begin_work();
   std::ranges::fill(row, 0U);
   if (!p.make_mask(state)) return false;
   const ItemSet& s = p.set(state);
@@ -84,14 +84,14 @@ bool Matcher::fill_mask(std::span<uint32_t> row) {
 bool Matcher::allowed(TokenId id) const {
   CompiledImpl& c = compiled_->impl();
   const std::lock_guard lock(c.mutex);
-  c.budget.restart_clock(c.limits.mask_cpu_ms);
+  c.begin_work();
   return next(history_.back(), id).state != kDeadSet;
 }
 
 size_t Matcher::accept(std::span<const TokenId> ids) {
   CompiledImpl& c = compiled_->impl();
   const std::lock_guard lock(c.mutex);
-  c.budget.restart_clock(c.limits.mask_cpu_ms);
+  c.begin_work();
   for (size_t i = 0; i < ids.size(); ++i) {
     const Entry e = next(history_.back(), ids[i]);
     failed_ = failed_ || c.parser->failed();
@@ -104,7 +104,7 @@ size_t Matcher::accept(std::span<const TokenId> ids) {
 bool Matcher::accept_bytes(std::string_view bytes) {
   CompiledImpl& c = compiled_->impl();
   const std::lock_guard lock(c.mutex);
-  c.budget.restart_clock(c.limits.mask_cpu_ms);
+  c.begin_work();
   if (terminated()) return false;
   const SetId to = c.parser->step_bytes(state(), bytes);
   failed_ = failed_ || c.parser->failed();
@@ -116,7 +116,7 @@ bool Matcher::accept_bytes(std::string_view bytes) {
 size_t Matcher::validate(std::span<const TokenId> ids) const {
   CompiledImpl& c = compiled_->impl();
   const std::lock_guard lock(c.mutex);
-  c.budget.restart_clock(c.limits.mask_cpu_ms);
+  c.begin_work();
   Entry e = history_.back();
   for (size_t i = 0; i < ids.size(); ++i) {
     e = next(e, ids[i]);
@@ -165,7 +165,7 @@ bool Matcher::accepting() const {
 std::string Matcher::forced_text(size_t limit) const {
   CompiledImpl& c = compiled_->impl();
   const std::lock_guard lock(c.mutex);
-  c.budget.restart_clock(c.limits.mask_cpu_ms);
+  c.begin_work();
   std::string out;
   SetId at = terminated() ? kDeadSet : state();
   while (out.size() < limit && at != kDeadSet) {

@@ -31,14 +31,64 @@ CharSet word_chars() {
   return s;
 }
 
-// Number of characters when the text is whole UTF-8 of the set, else -1.
-int64_t chars_of(std::string_view text, const CharSet& set) {
-  int64_t n = 0;
-  for (size_t at = 0; at < text.size(); ++n) {
-    const auto c = read_utf8(text, at);
-    if (!c || !set.contains(*c)) return -1;
+const std::array<std::pair<CharSet, uint32_t>, kSlices>& slice_kinds() {
+  static const std::array<std::pair<CharSet, uint32_t>, kSlices> kinds{
+      {{common_chars(), 128}, {common_chars(), 16}, {word_chars(), 16}, {CharSet::of('a', 'z'), 16}}};
+  return kinds;
+}
+
+// Which slices a text belongs to, one bit each.
+class SliceFinder {
+ public:
+  SliceFinder() {
+    for (uint32_t c = 0; c < 128; ++c) ascii_[c] = of_char(c);
   }
-  return n;
+  uint8_t of(std::string_view text) const {
+    uint8_t in = text.empty() ? uint8_t{0} : uint8_t{0xff};
+    uint32_t chars = 0;
+    for (size_t at = 0; at < text.size() && in != 0; ++chars) {
+      const auto byte = static_cast<uint8_t>(text[at]);
+      if (byte < 128) {
+        in &= ascii_[byte];
+        ++at;
+        continue;
+      }
+      const auto c = read_utf8(text, at);
+      in &= c ? of_char(*c) : uint8_t{0};
+    }
+    for (size_t k = 0; k < kSlices; ++k) {
+      if (chars > slice_kinds()[k].second) in &= static_cast<uint8_t>(~(1U << k));
+    }
+    return in;
+  }
+
+ private:
+  static uint8_t of_char(uint32_t c) {
+    uint8_t in = 0;
+    for (size_t k = 0; k < kSlices; ++k) {
+      if (slice_kinds()[k].first.contains(c)) in |= static_cast<uint8_t>(1U << k);
+    }
+    return in;
+  }
+  std::array<uint8_t, 128> ascii_{};
+};
+
+// Ids in the order of their texts. The first eight bytes decide almost always.
+std::vector<TokenId> sorted_by_text(const std::vector<Vocabulary::Token>& tokens, std::vector<TokenId> ids) {
+  std::vector<std::pair<uint64_t, TokenId>> keyed;
+  keyed.reserve(ids.size());
+  for (const TokenId id : ids) {
+    const std::string& bytes = tokens[static_cast<size_t>(id)].bytes;
+    uint64_t key = 0;
+    for (size_t i = 0; i < 8; ++i) key = key << 8U | (i < bytes.size() ? static_cast<uint8_t>(bytes[i]) : 0U);
+    keyed.emplace_back(key, id);
+  }
+  std::ranges::sort(keyed, [&](const auto& a, const auto& b) {
+    if (a.first != b.first) return a.first < b.first;
+    return tokens[static_cast<size_t>(a.second)].bytes < tokens[static_cast<size_t>(b.second)].bytes;
+  });
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = keyed[i].second;
+  return ids;
 }
 
 }  // namespace
@@ -57,17 +107,17 @@ VocabularyImpl::VocabularyImpl(std::vector<Vocabulary::Token> all, SpecialTokens
     ordinary_mask[i >> 5U] |= 1U << (i & 31U);
     if (tokens[i].bytes.size() < 255) sorted.push_back(id);
   }
-  std::ranges::sort(sorted, [&](TokenId a, TokenId b) {
-    return tokens[static_cast<size_t>(a)].bytes < tokens[static_cast<size_t>(b)].bytes;
-  });
+  sorted = sorted_by_text(tokens, std::move(sorted));
   trie = build(sorted);
   first_child.fill(UINT32_MAX);
   for (uint32_t i = 0; i < trie.nodes.size(); i = trie.nodes[i].skip) first_child[trie.nodes[i].byte] = i;
-  build_slices(sorted);
+  build_slices();
 }
 
-Trie VocabularyImpl::build(const std::vector<TokenId>& sorted) const {
+Trie VocabularyImpl::build(std::span<const TokenId> sorted) const {
   Trie t;
+  t.nodes.reserve(sorted.size() * 9 / 4);
+  t.order.reserve(sorted.size());
   std::vector<uint32_t> open;  // nodes on the path to the last token
   std::string_view last;
   auto close_to = [&](size_t depth) {
@@ -100,28 +150,20 @@ Trie VocabularyImpl::build(const std::vector<TokenId>& sorted) const {
   return t;
 }
 
-void VocabularyImpl::build_slices(const std::vector<TokenId>& sorted) {
-  const CharSet common = common_chars();
-  const std::array<std::pair<CharSet, uint32_t>, kSlices> kinds{
-      {{common, 128}, {common, 16}, {word_chars(), 16}, {CharSet::of('a', 'z'), 16}}};
+void VocabularyImpl::build_slices() {
+  const SliceFinder finder;
   std::vector<uint8_t> inside(tokens.size(), 0);
   for (size_t k = 0; k < kSlices; ++k) {
-    Slice& s = slices[k];
-    s.chars = kinds[k].first;
-    s.max_chars = kinds[k].second;
-    s.mask.assign(ordinary_mask.size(), 0);
-    std::vector<TokenId> rest;
-    for (const TokenId id : sorted) {
-      const auto i = static_cast<size_t>(id);
-      const int64_t n = chars_of(tokens[i].bytes, s.chars);
-      if (n > 0 && n <= int64_t{s.max_chars}) {
-        s.mask[i >> 5U] |= 1U << (i & 31U);
-        inside[i] = static_cast<uint8_t>(inside[i] | (1U << k));
-      } else {
-        rest.push_back(id);
-      }
+    slices[k].chars = slice_kinds()[k].first;
+    slices[k].max_chars = slice_kinds()[k].second;
+    slices[k].mask.assign(ordinary_mask.size(), 0);
+  }
+  for (const TokenId id : trie.order) {
+    const auto i = static_cast<size_t>(id);
+    inside[i] = finder.of(tokens[i].bytes);
+    for (size_t k = 0; k < kSlices; ++k) {
+      if (((inside[i] >> k) & 1U) != 0) slices[k].mask[i >> 5U] |= 1U << (i & 31U);
     }
-    s.rest = build(rest);
   }
   // Subtrees wholly inside a slice, from the leaves up: a child comes after its parent in the array.
   std::vector<uint32_t> parent(trie.nodes.size(), UINT32_MAX);
@@ -136,6 +178,18 @@ void VocabularyImpl::build_slices(const std::vector<TokenId>& sorted) {
     const uint32_t up = parent[i - 1];
     if (up != UINT32_MAX) trie.nodes[up].inside &= trie.nodes[i - 1].inside;
   }
+}
+
+const Trie& VocabularyImpl::rest(size_t k) const {
+  std::call_once(rest_once_[k], [&] {
+    std::vector<TokenId> others;
+    for (const TokenId id : trie.order) {
+      const auto i = static_cast<size_t>(id);
+      if (((slices[k].mask[i >> 5U] >> (i & 31U)) & 1U) == 0) others.push_back(id);
+    }
+    rest_[k] = build(others);
+  });
+  return rest_[k];
 }
 
 Vocabulary::Vocabulary(std::unique_ptr<VocabularyImpl> impl) : impl_(std::move(impl)) {}

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -34,7 +36,6 @@ struct Slice {
   CharSet chars;
   uint32_t max_chars = 0;
   std::vector<uint32_t> mask;
-  Trie rest;  // the other ordinary tokens
 };
 
 constexpr size_t kSlices = 4;
@@ -49,11 +50,16 @@ class VocabularyImpl {
   std::vector<uint32_t> ordinary_mask;
   Trie trie;
   std::array<Slice, kSlices> slices;
+  // The ordinary tokens that are not in slice k; made when first asked for, by any thread.
+  const Trie& rest(size_t k) const;
   std::array<uint32_t, 257> first_child{};  // index of the root's child by byte in trie.nodes; UINT32_MAX: none
 
  private:
-  Trie build(const std::vector<TokenId>& sorted) const;
-  void build_slices(const std::vector<TokenId>& sorted);
+  Trie build(std::span<const TokenId> sorted) const;
+  void build_slices();
+
+  mutable std::array<std::once_flag, kSlices> rest_once_;
+  mutable std::array<Trie, kSlices> rest_;
 };
 
 }  // namespace di::structured

@@ -171,7 +171,8 @@ TEST(CompilePool, ASlowCompilationHoldsUpNobodyElse) {
   for (int i = 0; i < 20; ++i) pool.compile(regex("a{" + std::to_string(i + 1) + "}"), fast.sink());
   EXPECT_TRUE(fast.wait(19).has_value());
   EXPECT_EQ(slow.count(), 0U);
-  EXPECT_EQ(slow.wait(0).error().code, "constraint_compile_timeout");
+  const std::string code = slow.wait(0).error().code;
+  EXPECT_TRUE(code == "constraint_compile_timeout" || code == "constraint_too_complex") << code;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/json.h"
 #include "structured/conformance.h"
 
 namespace di::structured {
@@ -83,6 +84,39 @@ TEST_F(Vectors, RealSchemas) {
   EXPECT_EQ(t.tier1_compiled, t.tier1);
   EXPECT_EQ(t.invalid_accepted, 0);
   EXPECT_GE(t.valid_accepted * 1000.0, (t.valid_accepted + t.valid_refused) * 998.0);
+}
+
+// Each token of the vocabulary is tried on its own where the mask was made by slices and shared steps.
+TEST_F(Vectors, MasksOfRealSchemasEqualBruteForce) {
+  std::ifstream in(vectors() + "/structured/real.jsonl");
+  const VocabularyRef& v = deepseek_vocabulary();
+  std::vector<uint32_t> row(v->mask_words());
+  int states = 0;
+  int number = 0;
+  for (std::string line; std::getline(in, line) && states < 24; ++number) {
+    if (number % 23 != 0) continue;
+    const Json c = parse_json(line).value();
+    ConstraintSpec spec;
+    spec.payload = to_json(*c.find("schema"));
+    const auto compiled = compile(v, spec);
+    if (!compiled || c.find("tests")->size() == 0) continue;
+    Matcher m(*compiled);
+    const auto tokens = v->encode_greedy(c.find("tests")->as_array()[0].find("text")->as_string(), false);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (i % 17 == static_cast<size_t>(number) % 17) {
+        ASSERT_TRUE(m.fill_mask(row));
+        int wrong = 0;
+        for (TokenId t = 0; t < v->size(); ++t) {
+          const auto u = static_cast<uint32_t>(t);
+          wrong += (((row[u >> 5U] >> (u & 31U)) & 1U) != 0) == m.allowed(t) ? 0 : 1;
+        }
+        EXPECT_EQ(wrong, 0) << *c.find("id")->if_string() << " at token " << i;
+        ++states;
+      }
+      if (!m.accept(tokens[i])) break;
+    }
+  }
+  EXPECT_GE(states, 20);
 }
 
 TEST_F(Vectors, SchemaTestSuiteIsSound) {

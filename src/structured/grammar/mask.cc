@@ -7,6 +7,7 @@ namespace di::structured {
 namespace {
 
 constexpr uint8_t kEndless = 255;
+constexpr uint32_t kLookedAt = 16;  // characters
 
 void set_bit(std::vector<uint32_t>& mask, TokenId id) {
   mask[static_cast<uint32_t>(id) >> 5U] |= 1U << (static_cast<uint32_t>(id) & 31U);
@@ -67,8 +68,131 @@ uint8_t Parser::reach_of(NodeId id, size_t slice, int depth) {
     }
     case NodeKind::kJsonString:
       return n.min == 0 ? reach_node(n.a, slice, depth + 1) : uint8_t{0};
+    case NodeKind::kAnd:
+      return reach_bounded(id, slice);
     default:
       return 0;
+  }
+}
+
+// The nodes after one character of the class, whatever it is; nothing when some character cannot be read.
+const std::vector<NodeId>* Parser::after_char(NodeId node, size_t slice) {
+  const auto it = after_char_[slice].find(node);
+  if (it != after_char_[slice].end()) return it->second.empty() ? nullptr : &it->second;
+  std::vector<NodeId> found;
+  // Pairs of the class's automaton (one character) and the lexeme's, byte by byte.
+  std::vector<std::pair<NodeId, NodeId>> work{{slice_chars_[slice], node}};
+  bool whole = true;
+  for (size_t i = 0; i < work.size() && whole; ++i) {
+    const NodeId* chars = arena_.row(work[i].first);
+    const NodeId* row = arena_.row(work[i].second);
+    for (size_t b = 0; b < 256 && whole; ++b) {
+      if (chars[b] == kNothing) continue;
+      if (row[b] <= kEmptyText) {
+        whole = false;
+      } else if (chars[b] == kEmptyText) {
+        if (std::ranges::find(found, row[b]) == found.end()) found.push_back(row[b]);
+      } else if (const std::pair pair{chars[b], row[b]}; std::ranges::find(work, pair) == work.end()) {
+        work.push_back(pair);
+      }
+    }
+    whole = whole && !arena_.budget().exhausted();
+  }
+  if (!whole) found.clear();
+  const auto& kept = after_char_[slice].emplace(node, std::move(found)).first->second;
+  return kept.empty() ? nullptr : &kept;
+}
+
+// Whether any `chars` characters of the class can be read from here. Recursion is as deep as that: at most 16.
+bool Parser::can_read(NodeId node, size_t slice, uint32_t chars) {
+  if (chars == 0 || node == kAllBytes) return true;
+  Readable& known = readable_[slice][node];
+  if (chars <= known.yes) return true;
+  if (chars >= known.no) return false;
+  const std::vector<NodeId>* next = after_char(node, slice);
+  bool all = next != nullptr;
+  for (size_t i = 0; all && i < next->size(); ++i) all = can_read((*next)[i], slice, chars - 1);
+  Readable& again = readable_[slice][node];
+  if (all) again.yes = std::max(again.yes, static_cast<uint8_t>(chars));
+  if (!all) again.no = std::min(again.no, static_cast<uint8_t>(chars));
+  return all;
+}
+
+// A conjunction with a bound on the length: every place has states of its own.
+bool Parser::has_length_bound(NodeId id) const {
+  Node n = arena_.node(id);
+  if (n.kind == NodeKind::kJsonString) {
+    id = n.a;
+    n = arena_.node(id);
+  }
+  return n.kind == NodeKind::kAnd && std::ranges::any_of(arena_.children(id), [&](NodeId kid) {
+           const Node& k = arena_.node(kid);
+           return k.kind == NodeKind::kRepeat && k.max != kNoLimit;
+         });
+}
+
+// A bound on the length together with one other expression: if that can read 16 characters and from each place on the
+// way there is an end that the length leaves room for, both together can.
+uint8_t Parser::reach_bounded(NodeId id, size_t slice) {
+  uint32_t room = kNoLimit;
+  NodeId other = kNothing;
+  for (const NodeId kid : arena_.children(id)) {
+    const Node& n = arena_.node(kid);
+    if (kid == arena_.any_text()) continue;
+    if (n.kind == NodeKind::kRepeat && n.a == arena_.any_char() && n.min == 0) {
+      room = std::min(room, n.max);
+    } else if (other == kNothing) {
+      other = kid;
+    } else {
+      return 0;
+    }
+  }
+  if (other == kNothing || arena_.node(other).boolean || !can_read(other, slice, kLookedAt)) return 0;
+  if (room == kNoLimit) return kLookedAt;
+  // The ends of the places on the way: as long as the longest of the shortest ones.
+  uint32_t longest = 0;
+  std::vector<NodeId> level{other};
+  for (uint32_t i = 0; i < kLookedAt; ++i) {
+    std::vector<NodeId> next;
+    for (const NodeId at : level) {
+      const std::vector<NodeId>* after = after_char(at, slice);
+      if (after == nullptr) return 0;
+      for (const NodeId to : *after) {
+        if (std::ranges::find(next, to) != next.end()) continue;
+        next.push_back(to);
+        longest = std::max(longest, shortest(to, 0));
+      }
+    }
+    level = std::move(next);
+  }
+  return longest < kNoLimit && room >= kLookedAt + longest ? kLookedAt : 0;
+}
+
+// At least as many bytes as the shortest text of an expression has; kNoLimit: not known.
+uint32_t Parser::shortest(NodeId id, int depth) {
+  constexpr uint32_t kMost = 1U << 20U;
+  const Node n = arena_.node(id);
+  if (n.nullable) return 0;
+  if (depth > 24) return kNoLimit;
+  switch (n.kind) {
+    case NodeKind::kBytes:
+      return 1;
+    case NodeKind::kConcat: {
+      const uint32_t a = shortest(n.a, depth + 1);
+      const uint32_t b = shortest(n.b, depth + 1);
+      return a > kMost || b > kMost ? kNoLimit : a + b;
+    }
+    case NodeKind::kAlt: {
+      uint32_t best = kNoLimit;
+      for (uint32_t i = 0; i < n.b; ++i) best = std::min(best, shortest(arena_.children(id)[i], depth + 1));
+      return best;
+    }
+    case NodeKind::kRepeat: {
+      const uint64_t once = shortest(n.a, depth + 1);
+      return once * n.min > kMost ? kNoLimit : static_cast<uint32_t>(once * n.min);
+    }
+    default:
+      return kNoLimit;
   }
 }
 
@@ -80,6 +204,12 @@ uint32_t Parser::reach(SetId id, size_t slice, uint32_t pending) {
   if (pending == 0) {
     for (size_t i = 0; i < s.lexemes.size() && best != kEndless; ++i) {
       best = std::max(best, reach_node(s.lexemes[i].what, slice, 0));
+    }
+    // What its form does not show, a look at the successors may: patterns with lengths, formats.
+    const uint32_t wanted = vocabulary_.slices[slice].max_chars;
+    for (size_t i = 0; i < s.lexemes.size() && best < wanted && wanted <= kLookedAt; ++i) {
+      if (has_length_bound(s.lexemes[i].what)) continue;  // costly; known by its form
+      if (can_read(s.lexemes[i].what, slice, wanted)) best = static_cast<uint8_t>(wanted);
     }
   } else {
     // Inside a character: every way to finish it must reach as far.
@@ -157,7 +287,7 @@ bool Parser::walk_all(SetId id, std::vector<uint32_t>& mask) {
     const Slice& s = vocabulary_.slices[k];
     if (reach(id, k, 0) < s.max_chars) continue;
     mask = s.mask;
-    walk(s.rest, id, mask, -1);
+    walk(vocabulary_.rest(k), id, mask, -1);
     return !failed_;
   }
   const int slice = pick_slice(id);

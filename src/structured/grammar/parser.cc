@@ -17,19 +17,45 @@ struct PositionHash {
 
 }  // namespace
 
-// A set under construction. Positions use the members to, origin and aux of Item.
+// A set under construction; one is kept for its memory. Positions use the members to, origin and aux of Item.
 struct Parser::Build {
   ItemSet set;
   std::vector<Item> work;
-  std::unordered_set<Item, PositionHash> seen;
+  std::vector<Item> few;  // seen; moved to `many` when they are more than a look through them is worth
+  std::unordered_set<Item, PositionHash> many;
   std::vector<RuleId> predicted;
   std::vector<RuleId> empty_rules;  // completed without reading
 
+  void clear() {
+    set.lexemes.clear();
+    set.waiting.clear();
+    set.tokens.clear();
+    set.accepting = false;
+    set.level = 0;
+    work.clear();
+    few.clear();
+    if (!many.empty()) many.clear();
+    predicted.clear();
+    empty_rules.clear();
+  }
+
   void push(StateId to, SetId origin, AuxId aux) {
     const Item p{0, to, origin, aux};
-    if (seen.insert(p).second) work.push_back(p);
+    if (!first_time(p)) return;
+    work.push_back(p);
+  }
+
+  bool first_time(const Item& p) {
+    constexpr size_t kFew = 24;
+    if (!many.empty()) return many.insert(p).second;
+    if (std::ranges::find(few, p) != few.end()) return false;
+    few.push_back(p);
+    if (few.size() > kFew) many.insert(few.begin(), few.end());
+    return true;
   }
 };
+
+Parser::~Parser() = default;
 
 Parser::Parser(Arena& arena, Grammar& grammar, const Limits& limits, const VocabularyImpl& vocabulary)
     : arena_(arena), grammar_(grammar), limits_(limits), vocabulary_(vocabulary) {
@@ -38,11 +64,13 @@ Parser::Parser(Arena& arena, Grammar& grammar, const Limits& limits, const Vocab
   sets_[0]->next->fill(kDeadSet);
   aux_.emplace_back();
   for (size_t k = 0; k < kSlices; ++k) slice_chars_[k] = utf8_class(arena, vocabulary.slices[k].chars);
+  scratch_ = std::make_unique<Build>();
 }
 
 SetId Parser::start() {
   if (start_ == kUnknownSet) {
-    Build b;
+    Build& b = *scratch_;
+    b.clear();
     b.push(grammar_.rules[grammar_.root].start, kRoot, 0);
     close(b);
     start_ = intern(b);
@@ -184,7 +212,6 @@ SetId Parser::intern(Build& b) {
   auto tidy = [](std::vector<Item>& items) {
     std::ranges::sort(items);
     items.erase(std::unique(items.begin(), items.end()), items.end());
-    items.shrink_to_fit();
   };
   ItemSet& s = b.set;
   tidy(s.lexemes);
@@ -211,13 +238,21 @@ SetId Parser::intern(Build& b) {
     return kDeadSet;
   }
   const auto id = static_cast<SetId>(sets_.size());
-  sets_.push_back(std::make_unique<ItemSet>(std::move(s)));
+  auto made = std::make_unique<ItemSet>();
+  made->lexemes.assign(s.lexemes.begin(), s.lexemes.end());
+  made->waiting.assign(s.waiting.begin(), s.waiting.end());
+  made->tokens.assign(s.tokens.begin(), s.tokens.end());
+  made->accepting = s.accepting;
+  made->level = s.level;
+  made->hash = h;
+  sets_.push_back(std::move(made));
   by_hash_.emplace(h, id);
   return id;
 }
 
 SetId Parser::compute(SetId from, int byte, TokenId token, bool use_byte) {
-  Build b;
+  Build& b = *scratch_;
+  b.clear();
   const ItemSet& s = *sets_[from];
   auto here = [&](SetId origin) { return origin == kHere ? from : origin; };
   if (use_byte) {
@@ -250,7 +285,32 @@ SetId Parser::step_slow(SetId from, uint8_t byte) {
     bytes_ += 1024;
   }
   (*next)[byte] = to;
+  share_step(from, byte, to);
   return to;
+}
+
+// Bytes that every lexeme treats alike lead to the same set: they are found by comparison, not by building it again.
+void Parser::share_step(SetId from, uint8_t byte, SetId to) {
+  constexpr size_t kItems = 64;
+  const std::vector<Item>& items = sets_[from]->lexemes;
+  if (items.size() > kItems) return;
+  std::array<const NodeId*, kItems> rows{};
+  size_t n = 0;
+  for (const Item& i : items) {
+    const NodeId* row = arena_.row(i.what);
+    if (std::find(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(n), row) ==
+        rows.begin() + static_cast<std::ptrdiff_t>(n)) {
+      rows[n++] = row;
+    }
+  }
+  std::array<uint32_t, 256> other{};  // 0: treated like `byte`
+  for (size_t k = 0; k < n; ++k) {
+    const NodeId* row = rows[k];
+    const NodeId same = row[byte];
+    for (size_t b = 0; b < 256; ++b) other[b] |= row[b] ^ same;
+  }
+  std::array<SetId, 256>& next = *sets_[from]->next;
+  for (size_t b = 0; b < 256; ++b) next[b] = next[b] == kUnknownSet && other[b] == 0 ? to : next[b];
 }
 
 SetId Parser::step_bytes(SetId from, std::string_view bytes) {

@@ -49,6 +49,9 @@ struct ItemSet {
 class Parser {
  public:
   Parser(Arena& arena, Grammar& grammar, const Limits& limits, const VocabularyImpl& vocabulary);
+  ~Parser();
+  Parser(const Parser&) = delete;
+  Parser& operator=(const Parser&) = delete;
 
   SetId start();
   const ItemSet& set(SetId id) const { return *sets_[id]; }
@@ -65,12 +68,15 @@ class Parser {
   bool takes_everything(SetId id) const;
 
   bool failed() const { return failed_; }
+  // A limit that ended one piece of work need not end the next.
+  void clear_failure() { failed_ = false; }
   int64_t bytes() const { return bytes_; }
   size_t size() const { return sets_.size(); }
 
  private:
   struct Build;
   SetId step_slow(SetId from, uint8_t byte);
+  void share_step(SetId from, uint8_t byte, SetId to);
   SetId compute(SetId from, int byte, TokenId token, bool use_byte);
   void close(Build& b);
   void visit(Build& b, const Item& position);
@@ -85,6 +91,11 @@ class Parser {
   uint8_t reach_node(NodeId node, size_t slice, int depth);
   uint8_t reach_of(NodeId node, size_t slice, int depth);
   bool holds_class(NodeId node, size_t slice);
+  const std::vector<NodeId>* after_char(NodeId node, size_t slice);
+  bool can_read(NodeId node, size_t slice, uint32_t chars);
+  bool has_length_bound(NodeId id) const;
+  uint8_t reach_bounded(NodeId id, size_t slice);
+  uint32_t shortest(NodeId id, int depth);
   void walk(const Trie& trie, SetId from, std::vector<uint32_t>& mask, int slice);
   int pick_slice(SetId from);
   bool walk_all(SetId from, std::vector<uint32_t>& mask);
@@ -101,6 +112,13 @@ class Parser {
   std::array<NodeId, kSlices> slice_chars_{};
   std::array<std::unordered_map<NodeId, uint8_t>, kSlices> reach_memo_;
   std::array<std::unordered_map<NodeId, bool>, kSlices> class_memo_;
+  std::array<std::unordered_map<NodeId, std::vector<NodeId>>, kSlices> after_char_;
+  struct Readable {
+    uint8_t yes = 0;   // so many characters can be read
+    uint8_t no = 255;  // so many cannot
+  };
+  std::array<std::unordered_map<NodeId, Readable>, kSlices> readable_;
+  std::unique_ptr<Build> scratch_;
   SetId start_ = kUnknownSet;
   bool failed_ = false;
   int64_t bytes_ = 0;

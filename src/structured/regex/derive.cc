@@ -232,23 +232,32 @@ const NodeId* Arena::raw_row(NodeId id) {
   // Bytes that lie in the same first sets have the same successor.
   std::vector<ByteSet> sets;
   first_sets(id, sets);
-  std::array<uint64_t, 256> sign{};
-  uint64_t salt = 0x9e3779b97f4a7c15ULL;
+  std::vector<ByteSet> classes{ByteSet::range(0, 255)};
   for (const ByteSet& s : sets) {
-    salt = salt * 6364136223846793005ULL + 1442695040888963407ULL;
-    for (size_t w = 0; w < 4; ++w) {
-      for (uint64_t bits = s.words[w]; bits != 0; bits &= bits - 1) {
-        sign[w * 64 + static_cast<size_t>(__builtin_ctzll(bits))] += salt;
+    const size_t n = classes.size();
+    for (size_t i = 0; i < n && classes.size() < 256; ++i) {
+      ByteSet in;
+      ByteSet out;
+      for (size_t w = 0; w < 4; ++w) {
+        in.words[w] = classes[i].words[w] & s.words[w];
+        out.words[w] = classes[i].words[w] & ~s.words[w];
       }
+      if (in.empty() || out.empty()) continue;
+      classes[i] = in;
+      classes.push_back(out);
     }
   }
-  std::array<uint8_t, 256> order{};
-  for (size_t b = 0; b < 256; ++b) order[b] = static_cast<uint8_t>(b);
-  std::ranges::sort(order, [&](uint8_t x, uint8_t y) { return sign[x] < sign[y]; });
-  NodeId value = kNothing;
-  for (size_t i = 0; i < 256; ++i) {
-    if (i == 0 || sign[order[i]] != sign[order[i - 1]]) value = derive(id, order[i]);
-    row->next[order[i]] = value;
+  for (const ByteSet& c : classes) {
+    NodeId value = kNothing;
+    bool first = true;
+    for (size_t w = 0; w < 4; ++w) {
+      for (uint64_t bits = c.words[w]; bits != 0; bits &= bits - 1) {
+        const size_t byte = w * 64 + static_cast<size_t>(__builtin_ctzll(bits));
+        if (first) value = derive(id, static_cast<uint8_t>(byte));
+        first = false;
+        row->next[byte] = value;
+      }
+    }
   }
   if (budget_.exhausted()) {
     static const Row kDeadRow{};

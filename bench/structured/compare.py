@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""The structured library beside xgrammar and llguidance, on the same schemas and tokens, in one run.
+
+    python bench/structured/compare.py --program build/release/bench_structured --tokenizer TOKENIZER.json \
+        --cases real.jsonl [--engines deepinfer,llguidance,xgrammar] [--limit-seconds 5] [--out FILE.json]
+
+bench_structured goes first: it also says which tokens each instance has. Then each other engine walks the same instances in
+the same order, in a process of its own that is replaced when a schema takes longer than the limit. Every mask is asked for
+before its token; all times are processor time of the one thread. The table is Markdown.
+"""
+import argparse
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+WORDS_TYPE = "int32"
+
+
+class XGrammar:
+    def __init__(self, vocabulary, eos):
+        import numpy
+        import xgrammar
+        self.xgrammar, self.numpy = xgrammar, numpy
+        began = time.thread_time()
+        info = xgrammar.TokenizerInfo(vocabulary, vocab_type=xgrammar.VocabType.RAW, vocab_size=len(vocabulary), stop_token_ids=[eos])
+        self.compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+        self.prepare_ms = (time.thread_time() - began) * 1e3
+        self.mask = numpy.zeros((1, (len(vocabulary) + 31) // 32), dtype=WORDS_TYPE)
+
+    def compile(self, schema):
+        return self.compiler.compile_json_schema(schema)
+
+    def matcher(self, compiled):
+        return self.xgrammar.GrammarMatcher(compiled)
+
+    def fill(self, matcher):
+        matcher.fill_next_token_bitmask(self.mask)
+
+    def accept(self, matcher, token):
+        return matcher.accept_token(token)
+
+
+class LlGuidance:
+    def __init__(self, vocabulary, eos):
+        import llguidance
+        import llguidance.numpy
+        import numpy
+        self.llguidance, self.fill_into = llguidance, llguidance.numpy.fill_next_token_bitmask
+        began = time.thread_time()
+
+        class Tokens:
+            eos_token_id = eos
+            bos_token_id = None
+            tokens = vocabulary
+            special_token_ids = [i for i, t in enumerate(vocabulary) if t.startswith(b"<\xef\xbd\x9c")]
+
+            def __call__(self, text):
+                return list(text)
+
+        self.tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(Tokens()))
+        self.prepare_ms = (time.thread_time() - began) * 1e3
+        self.mask = llguidance.numpy.allocate_token_bitmask(1, len(vocabulary))
+        del numpy
+
+    def compile(self, schema):
+        grammar = self.llguidance.LLMatcher.grammar_from_json_schema(schema)
+        matcher = self.llguidance.LLMatcher(self.tokenizer, grammar)
+        if matcher.is_error():
+            raise ValueError(matcher.get_error())
+        return matcher
+
+    def matcher(self, compiled):
+        return compiled.deep_copy()
+
+    def fill(self, matcher):
+        self.fill_into(matcher, self.mask, 0)
+
+    def accept(self, matcher, token):
+        return matcher.consume_token(token)
+
+
+def walk(engine, compiled, tokens, cost):
+    matcher = engine.matcher(compiled)
+    clock = time.thread_time_ns
+    for token in tokens:
+        t0 = clock()
+        engine.fill(matcher)
+        t1 = clock()
+        if not (int(engine.mask[0, token >> 5]) >> (token & 31)) & 1:
+            return False
+        t2 = clock()
+        if not engine.accept(matcher, token):
+            return False
+        t3 = clock()
+        if cost is not None:
+            cost["masks_us"].append((t1 - t0) / 1e3)
+            cost["accept_us"] += (t3 - t2) / 1e3
+            cost["accept_tokens"] += 1
+    return True
+
+
+def serve(kind, vocabulary, eos, pipe):
+    engine = {"xgrammar": XGrammar, "llguidance": LlGuidance}[kind](vocabulary, eos)
+    pipe.send({"prepare_ms": engine.prepare_ms})
+    while True:
+        schema, tests = pipe.recv()
+        cost = {"compiled": False, "compile_ms": 0.0, "masks_us": [], "accept_us": 0.0, "accept_tokens": 0, "accepted": []}
+        began = time.thread_time()
+        try:
+            compiled = engine.compile(schema)
+        except BaseException as error:  # xgrammar raises errors of its own kinds
+            cost["error"] = str(error)[:200]
+            pipe.send(cost)
+            continue
+        cost["compiled"], cost["compile_ms"] = True, (time.thread_time() - began) * 1e3
+        for test in tests:
+            try:
+                cost["accepted"].append(walk(engine, compiled, test["tokens"], cost if test["valid"] else None))
+            except BaseException as error:
+                cost["accepted"].append(False)
+                cost["error"] = str(error)[:200]
+        pipe.send(cost)
+
+
+class Peer:
+    def __init__(self, kind, vocabulary, eos):
+        self.arguments = (kind, vocabulary, eos)
+        self.start()
+
+    def start(self):
+        self.pipe, other = multiprocessing.Pipe()
+        self.process = multiprocessing.Process(target=serve, args=(*self.arguments, other), daemon=True)
+        self.process.start()
+        other.close()
+        self.prepare_ms = self.pipe.recv()["prepare_ms"]
+
+    def used(self):
+        """Processor seconds of the process so far."""
+        fields = open(f"/proc/{self.process.pid}/stat").read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def run(self, schema, tests, limit):
+        before = self.used()
+        self.pipe.send((schema, tests))
+        while not self.pipe.poll(0.05):
+            if not self.process.is_alive() or self.used() - before > limit:
+                self.process.kill()
+                self.process.join()
+                self.start()
+                return {"compiled": False, "over": True, "compile_ms": 0.0, "masks_us": [], "accept_us": 0.0, "accept_tokens": 0, "accepted": []}
+        return self.pipe.recv()
+
+
+def token_bytes(path):
+    document = json.load(open(path))
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in printable]
+    alphabet = {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+    vocabulary = {}
+    for text, token in document["model"]["vocab"].items():
+        vocabulary[token] = b"".join(bytes([alphabet[c]]) if c in alphabet else c.encode() for c in text)
+    eos = None
+    for added in document["added_tokens"]:
+        vocabulary[added["id"]] = added["content"].encode()
+        if added["content"] == "<\uff5cend\u2581of\u2581sentence\uff5c>":
+            eos = added["id"]
+    return [vocabulary.get(i, b"") for i in range(max(vocabulary) + 1)], eos
+
+
+def percentile(values, q):
+    return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else 0.0
+
+
+def summary(results, cases):
+    compiled = [(r, c) for r, c in zip(results, cases) if r["compiled"]]
+    masks = [m for r, _ in compiled for m in r["masks_us"]]
+    times = [r["compile_ms"] for r, _ in compiled]
+    good = bad = kept = leaked = right = 0
+    for r, c in compiled:
+        whole = True
+        for accepted, test in zip(r["accepted"], c["tests"]):
+            if test["valid"]:
+                good += accepted
+                bad += not accepted and not test["soft"]
+                whole &= accepted or test["soft"]
+            else:
+                kept += not accepted
+                leaked += accepted
+                whole &= not accepted
+        right += whole
+    n = max(1, sum(r["accept_tokens"] for r, _ in compiled))
+    return {
+        "compiled": f"{len(compiled)} of {len(cases)} ({100 * len(compiled) / len(cases):.1f} %)",
+        "refused / over the limit": f"{sum(not r['compiled'] and not r.get('over') for r in results)} / {sum(bool(r.get('over')) for r in results)}",
+        "compile ms p50 / p90 / p99 / max": " / ".join(f"{percentile(times, q):.2f}" for q in (.5, .9, .99, 1)),
+        "mask us p50 / p90 / p99 / p99.9 / max": " / ".join(f"{percentile(masks, q):.1f}" for q in (.5, .9, .99, .999, 1)),
+        "mask us mean": f"{sum(masks) / max(1, len(masks)):.1f}",
+        "accept us mean": f"{sum(r['accept_us'] for r, _ in compiled) / n:.2f}",
+        "valid instances accepted (of compiled)": f"{good} of {good + bad}",
+        "invalid instances refused (of compiled)": f"{kept} of {kept + leaked}",
+        "schemas wholly right, of all": f"{right} ({100 * right / len(cases):.1f} %)",
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--cases", required=True)
+    parser.add_argument("--engines", default="deepinfer,llguidance,xgrammar")
+    parser.add_argument("--limit-seconds", type=float, default=5.0)
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as ours:
+        subprocess.run([options.program, options.tokenizer, options.cases, ours.name], check=True, stderr=subprocess.DEVNULL)
+        lines = [json.loads(line) for line in open(ours.name)]
+    head, cases = lines[0], lines[1:]
+    schemas = [json.dumps(json.loads(line)["schema"]) for line in open(options.cases)]
+    assert len(schemas) == len(cases)
+    columns = {}
+    for engine in options.engines.split(","):
+        if engine == "deepinfer":
+            results = [c | {"accepted": [t.get("accepted") for t in c["tests"]]} for c in cases]
+            prepare = head["prepare_ms"]
+        else:
+            vocabulary, eos = token_bytes(options.tokenizer)
+            peer = Peer(engine, vocabulary, eos)
+            prepare = peer.prepare_ms
+            results = []
+            for i, (schema, case) in enumerate(zip(schemas, cases)):
+                results.append(peer.run(schema, case["tests"], options.limit_seconds))
+                if i % 100 == 99:
+                    print(engine, i + 1, file=sys.stderr, flush=True)
+            peer.process.kill()
+        columns[engine] = summary(results, cases) | {"vocabulary preparation ms": f"{prepare:.0f}"}
+        if options.out:
+            json.dump(columns, open(options.out, "w"), indent=1)
+    print("| | " + " | ".join(columns) + " |\n|---|" + "---|" * len(columns))
+    for row in next(iter(columns.values())):
+        print(f"| {row} | " + " | ".join(column[row] for column in columns.values()) + " |")
+
+
+if __name__ == "__main__":
+    main()

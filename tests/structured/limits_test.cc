@@ -1,0 +1,154 @@
+// Every limit of structured-output.md §2.7 is reached by an input, and what the work costs stays within it.
+#include <gtest/gtest.h>
+
+#include <ctime>
+
+#include "structured/fixture.h"
+
+namespace di::structured {
+namespace {
+
+using testing::code_of;
+using testing::compile_spec;
+
+double cpu_ms() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_nsec) / 1e6;
+}
+
+constexpr std::string_view kCostly = "(?=.*a.{14}b)(?=.*c.{14}d)(?=.*e.{14}f)(?!.*g.{14}h).*";
+
+TEST(Limits, CompileTimeEndsTheWorkInTime) {
+  Limits limits;
+  limits.compile_cpu_ms = 200;
+  const double begun = cpu_ms();
+  EXPECT_EQ(code_of(ConstraintKind::kRegex, kCostly, limits), "constraint_compile_timeout");
+  const double used = cpu_ms() - begun;
+  EXPECT_GE(used, 200);
+  // The clock is looked at every 1,024 steps; taking down what was built comes on top.
+  EXPECT_LE(used, 200 * 1.1 + 100);
+}
+
+TEST(Limits, CompileMemoryEndsTheWork) {
+  Limits limits;
+  limits.compile_bytes = 4 << 20;
+  EXPECT_EQ(code_of(ConstraintKind::kRegex, kCostly, limits), "constraint_too_complex");
+  const auto refused = compile_spec(ConstraintKind::kRegex, kCostly, {}, false, limits);
+  EXPECT_NE(refused.error().message.find("4194304 bytes"), std::string::npos) << refused.error().message;
+}
+
+TEST(Limits, NodesEndTheWork) {
+  Limits limits;
+  limits.max_nodes = 500;
+  const auto refused = compile_spec(ConstraintKind::kRegex, kCostly, {}, false, limits);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, "constraint_too_complex");
+  EXPECT_NE(refused.error().message.find("500 nodes"), std::string::npos) << refused.error().message;
+}
+
+TEST(Limits, Subschemas) {
+  Limits limits;
+  limits.max_subschemas = 20;
+  std::string schema = R"({"type":"object","properties":{)";
+  for (int i = 0; i < 200; ++i) {
+    schema += (i > 0 ? "," : "") + std::string("\"p") + std::to_string(i) + R"(":{"type":"integer","minimum":)" +
+              std::to_string(i) + "}";
+  }
+  schema += "}}";
+  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, schema, limits), "constraint_too_complex");
+  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, schema), "compiled");
+}
+
+TEST(Limits, CombinationsOfAlternatives) {
+  std::string schema = R"({"allOf":[)";
+  for (int i = 0; i < 4; ++i) {
+    schema += i > 0 ? "," : "";
+    schema += R"({"anyOf":[)";
+    for (int k = 0; k < 5; ++k) {
+      schema += (k > 0 ? "," : "") + std::string(R"({"type":"object","required":["k)") + std::to_string(i * 10 + k) +
+                R"("],"minProperties":)" + std::to_string(k + 1) + "}";
+    }
+    schema += "]}";
+  }
+  schema += "]}";
+  Limits limits;
+  limits.max_shapes = 20;
+  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, schema, limits), "constraint_too_complex");
+}
+
+TEST(Limits, ItemsOfOneState) {
+  Limits limits;
+  limits.max_items = 30;
+  std::string grammar = "root ::= ";
+  for (int i = 0; i < 60; ++i) grammar += (i > 0 ? " | " : "") + std::string("r") + std::to_string(i);
+  for (int i = 0; i < 60; ++i)
+    grammar += "\nr" + std::to_string(i) + " ::= \"a\" r" + std::to_string(i) + " \"b\" | \"c\"";
+  EXPECT_EQ(code_of(ConstraintKind::kEbnf, grammar, limits), "constraint_too_complex");
+  EXPECT_EQ(code_of(ConstraintKind::kEbnf, grammar), "compiled");
+}
+
+// Decoding: the failure is the matcher's, what is known already goes on, and nothing else is touched.
+void fails_while_decoding(const Limits& limits) {
+  auto compiled = compile_spec(ConstraintKind::kRegex, "([ab]{1,40}c|[abc]{1,41}d)*", {}, false, limits);
+  ASSERT_TRUE(compiled.has_value()) << compiled.error().text();
+  Matcher m(*compiled);
+  std::vector<uint32_t> row(m.mask_words());
+  bool failed = false;
+  for (int i = 0; i < 400 && !failed; ++i) failed = !m.fill_mask(row) || !m.accept('a' + i % 2) || m.failed();
+  EXPECT_TRUE(failed);
+  EXPECT_TRUE(m.failed());
+}
+
+TEST(Limits, StatesWhileDecoding) {
+  Limits limits;
+  limits.max_states = 20;
+  fails_while_decoding(limits);
+}
+
+TEST(Limits, BytesWhileDecoding) {
+  Limits limits;
+  limits.state_bytes = 60'000;
+  fails_while_decoding(limits);
+}
+
+TEST(Limits, TimeOfOneMask) {
+  Limits limits;
+  limits.mask_cpu_ms = 1;
+  auto compiled =
+      compile_spec(ConstraintKind::kRegex, "(.*a.{12}b|.*c.{12}d|.*e.{12}f)*x.{0,9}(.*a.{13}b)", {}, false, limits);
+  ASSERT_TRUE(compiled.has_value()) << compiled.error().text();
+  Matcher m(*compiled);
+  std::vector<uint32_t> row(m.mask_words());
+  bool failed = false;
+  double worst = 0;
+  for (int i = 0; i < 2000 && !failed; ++i) {
+    const double begun = cpu_ms();
+    failed = !m.fill_mask(row) || !m.accept(static_cast<TokenId>("acexbdf"[i % 7])) || m.failed();
+    worst = std::max(worst, cpu_ms() - begun);
+  }
+  EXPECT_LE(worst, 60);  // each piece of work ends soon after its millisecond
+  if (failed) {
+    EXPECT_TRUE(m.failed());
+  }
+}
+
+TEST(Limits, OnePieceOfWorkThatFailsDoesNotEndTheNext) {
+  Limits limits;
+  limits.max_states = 40;
+  auto compiled = compile_spec(ConstraintKind::kRegex, "ab|c[a-z]{100}", {}, false, limits);
+  ASSERT_TRUE(compiled.has_value());
+  Matcher costly(*compiled);
+  std::vector<uint32_t> row(costly.mask_words());
+  for (int i = 0; i < 90 && !costly.failed(); ++i) {
+    costly.fill_mask(row);
+    if (!costly.accept(i == 0 ? 'c' : 'x')) break;
+  }
+  EXPECT_TRUE(costly.failed());
+  Matcher other(*compiled);  // its states are known
+  EXPECT_TRUE(other.accept('c'));
+  EXPECT_FALSE(other.failed());
+}
+
+}  // namespace
+}  // namespace di::structured
