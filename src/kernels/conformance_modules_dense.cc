@@ -147,7 +147,17 @@ void swiglu(const Module& m) {
   const std::vector<int32_t> ids(static_cast<size_t>(t), 0);
   const std::vector<float> weights(static_cast<size_t>(t), 1.F);
   std::vector<float> out = zeros(t * width);
-  m.ops.moe({view(y, t, width), ids.data(), weights.data(), 1, &expert, 1, {}, 10.F, {}, view(out, t, width)},
+  m.ops.moe({view(y, t, width),
+             ids.data(),
+             weights.data(),
+             1,
+             &expert,
+             1,
+             form_of(&expert, 1),
+             {},
+             10.F,
+             {},
+             view(out, t, width)},
             m.stream);
   std::vector<float> found;
   for (int64_t i = 0; i < t; ++i) {

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "kernels/tensor.h"
 
@@ -297,6 +298,27 @@ struct ExpertWeights {
   Weight w2;  // down [H, I]
 };
 
+// What a backend must know of the routed experts before it reads their table, the same for all of them.
+struct ExpertForm {
+  int64_t inner = 0;  // I
+  WeightFormat format = WeightFormat::kBf16;
+  bool aligned = false;  // every tensor starts at a multiple of 16 bytes
+};
+
+inline ExpertForm form_of(const ExpertWeights* experts, int64_t n) {
+  ExpertForm form;
+  if (n == 0) return form;
+  form.inner = experts->w1.rows;
+  form.format = experts->w1.format;
+  form.aligned = true;
+  for (int64_t e = 0; e < n; ++e) {
+    for (const Weight* w : {&experts[e].w1, &experts[e].w3, &experts[e].w2}) {
+      form.aligned = form.aligned && reinterpret_cast<uintptr_t>(w->data) % 16 == 0;
+    }
+  }
+  return form;
+}
+
 // out = Σ_k weight_k·expert_{id_k}(y) + shared(y), fp32 accumulation in the order of k, then the shared expert.
 //   expert(y): g = min(y·w1ᵀ, limit), u = clamp(y·w3ᵀ, ±limit), a = silu(g)·u, out = a·w2ᵀ
 // exact: the routing weight multiplies after w2; trained: before the quantisation of a (model.md §5.9, §12).
@@ -307,6 +329,7 @@ struct MoeArgs {
   int32_t k;
   const ExpertWeights* experts;  // [n_experts]
   int32_t n_experts;
+  ExpertForm form;
   ExpertWeights shared;
   float swiglu_limit;
   Numerics numerics;

@@ -276,6 +276,7 @@ void case_moe(Run& r) {
   for (int32_t e = 0; e < n; ++e) experts.push_back(expert(routed));
   const ExpertWeights shared = r.integer(0, 3) == 0 ? ExpertWeights{} : expert(dense);
   const ExpertWeights* d_experts = r.array(experts);
+  const ExpertForm form = form_of(experts.data(), n);
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < t; ++i) {
     std::vector<int32_t> order(static_cast<size_t>(n));
@@ -294,9 +295,9 @@ void case_moe(Run& r) {
   const Tensor out = r.output(t, h, r.dtype());
   const float limit = r.pick({10.F, 1.F});
   for (const auto& [a, b] : r.chunks(t)) {
-    r.ops().moe(
-        {slice(y, a, b), d_ids + a * k, weights + a * k, k, d_experts, n, shared, limit, numerics, slice(out, a, b)},
-        r.stream());
+    r.ops().moe({slice(y, a, b), d_ids + a * k, weights + a * k, k, d_experts, n, form, shared, limit, numerics,
+                 slice(out, a, b)},
+                r.stream());
   }
   r.result("out", out, numerics.quantise_activations ? kRequantised : kSum);
 }

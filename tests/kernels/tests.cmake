@@ -8,3 +8,35 @@ target_link_libraries(kernels_tests PRIVATE nlohmann_json::nlohmann_json)
 if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/kernels/ops_compare.cc PROPERTIES COMPILE_OPTIONS "-O2")
 endif()
+
+# The CUDA kernels run here on the CPU, under the sequential emulation of cuda_emulation/: one C++ file per .cu file.
+file(GLOB di_cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu)
+set(di_emulated_sources ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/emulation.cc)
+foreach(kernel ${di_cuda_kernels} ${CMAKE_SOURCE_DIR}/src/kernels/cuda/table.cc)
+  get_filename_component(kernel_stem ${kernel} NAME_WE)
+  set(emulated ${CMAKE_BINARY_DIR}/cuda_emulation/${kernel_stem}.cc)
+  get_filename_component(kernel_name ${kernel} NAME)
+  file(CONFIGURE OUTPUT ${emulated} CONTENT "#include \"kernels/cuda/@kernel_name@\"\n" @ONLY)
+  list(APPEND di_emulated_sources ${emulated})
+endforeach()
+add_library(di_cuda_emulated STATIC ${di_emulated_sources})
+target_include_directories(di_cuda_emulated PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+target_link_libraries(di_cuda_emulated PRIVATE di_warnings)
+# `#pragma unroll` is for nvcc.
+target_compile_options(di_cuda_emulated PRIVATE -ffp-contract=off -Wno-unknown-pragmas -Wno-pass-failed)
+if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+  target_compile_options(di_cuda_emulated PRIVATE -O2)
+endif()
+
+# A program of its own: in a build with the CUDA backend both define the operators of di::kernels::cuda.
+add_executable(kernels_cuda_emulated_tests
+  ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/emulated_test.cc
+  ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/formats_test.cc
+  ${CMAKE_SOURCE_DIR}/tests/kernels/ops_compare.cc
+  ${CMAKE_SOURCE_DIR}/tests/kernels/ops_cases_dense.cc
+  ${CMAKE_SOURCE_DIR}/tests/kernels/ops_cases_cache.cc)
+target_link_libraries(kernels_cuda_emulated_tests PRIVATE
+  di_cuda_emulated di_kernels di_warnings GTest::gtest GTest::gtest_main)
+target_include_directories(kernels_cuda_emulated_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+add_test(NAME kernels_cuda_emulated COMMAND kernels_cuda_emulated_tests)
+set_tests_properties(kernels_cuda_emulated PROPERTIES LABELS unit TIMEOUT 900)

@@ -139,6 +139,7 @@ void moe_case(Session& s, int64_t rows) {
                   6,
                   experts.data(),
                   kExperts,
+                  form_of(experts.data(), kExperts),
                   shared,
                   10.F,
                   {true, true, 32},

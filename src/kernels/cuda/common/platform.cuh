@@ -1,0 +1,84 @@
+// What the kernels need of CUDA, so that the same sources also compile with a plain C++ compiler against the sequential
+// emulation of tests/kernels/cuda_emulation: every kernel is checked against the reference on machines without a GPU.
+// Kernels use threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, full-warp shuffles, atomicAdd on int
+// and what is declared here; nothing else.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#ifdef __CUDACC__
+
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace di::kernels::cuda {
+
+// The block's dynamic shared memory, aligned to 128 bytes.
+template <class T>
+__device__ __forceinline__ T* dynamic_shared() {
+  extern __shared__ __align__(128) unsigned char di_dynamic_shared[];
+  return reinterpret_cast<T*>(di_dynamic_shared);
+}
+
+// d += a·b, a [16, 16] and b [16, 8] bf16, fp32 accumulation; fragments as PTX's mma.m16n8k16 lays them out.
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Two transposed 8×8 matrices of 16-bit elements from shared memory; lanes 0–7 and 8–15 name their rows (16 bytes
+// each, aligned to 16).
+__device__ __forceinline__ void load_transposed(uint32_t& r0, uint32_t& r1, const uint16_t* row) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+               : "=r"(r0), "=r"(r1)
+               : "r"(at)
+               : "memory");
+}
+
+template <class T>
+__device__ __forceinline__ T shuffle_xor(T v, int mask) {
+  return __shfl_xor_sync(0xffffffffU, v, mask);
+}
+template <class T>
+__device__ __forceinline__ T shuffle(T v, int lane) {
+  return __shfl_sync(0xffffffffU, v, lane);
+}
+__device__ __forceinline__ uint32_t ballot(bool v) {
+  return __ballot_sync(0xffffffffU, v);
+}
+__device__ __forceinline__ int count_bits(uint32_t v) {
+  return __popc(v);
+}
+
+using StreamHandle = cudaStream_t;
+
+template <class... P, class... A>
+void launch_on(StreamHandle stream, const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+               A&&... args) {
+  cudaError_t status = cudaSuccess;
+  // More than 48 KiB must be asked for (227 KiB at most on sm_90 and sm_100).
+  if (shared > 48 * 1024) {
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+  }
+  if (status == cudaSuccess) {
+    kernel<<<grid, block, shared, stream>>>(static_cast<A&&>(args)...);
+    status = cudaGetLastError();
+  }
+  if (status != cudaSuccess) {
+    std::fprintf(stderr, "deepinfer: CUDA kernel %s, grid (%u, %u, %u), block %u, %zu bytes shared: %s\n", name, grid.x,
+                 grid.y, grid.z, block.x, shared, cudaGetErrorString(status));
+    std::abort();
+  }
+}
+
+}  // namespace di::kernels::cuda
+
+#else
+#include "kernels/cuda_emulation/emulation.h"
+#endif

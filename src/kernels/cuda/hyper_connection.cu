@@ -1,0 +1,251 @@
+// Manifold hyper-connections (model.md §5.2). hc_pre is one pass over the streams for the projection and its norm, the
+// coefficients in registers of one warp, and a second pass (from L2) that collapses, norms and stores the sub-layer's
+// input: coefficients and input of a site in one launch.
+#include "kernels/cuda/common/block.cuh"
+#include "kernels/cuda/ops.h"
+
+namespace di::kernels::cuda {
+namespace {
+
+constexpr int kWarps = kThreads / 32;
+
+// Sinkhorn of one token in the first hc·hc lanes of a warp, lane = i·hc + j (row i = input stream).
+__device__ __forceinline__ float sinkhorn(float c, int hc, int iters, float hc_eps) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int i = lane / hc % hc;
+  const int j = lane % hc;
+  float max = -INFINITY;
+  for (int k = 0; k < hc; ++k) max = fmaxf(max, shuffle(c, i * hc + k));
+  c = expf(c - max);
+  float sum = 0.F;
+  for (int k = 0; k < hc; ++k) sum += shuffle(c, i * hc + k);
+  c = c / sum + hc_eps;
+  for (int n = 0; n < iters; ++n) {
+    if (n > 0) {
+      sum = 0.F;
+      for (int k = 0; k < hc; ++k) sum += shuffle(c, i * hc + k);
+      c /= sum + hc_eps;
+    }
+    sum = 0.F;
+    for (int k = 0; k < hc; ++k) sum += shuffle(c, k * hc + j);
+    c /= sum + hc_eps;
+  }
+  return c;
+}
+
+// kTokens rows per block share the reads of fn; the sums of a row do not depend on kTokens.
+template <int kHc, int kTokens>
+__global__ void __launch_bounds__(kThreads) hc_pre_kernel(const __grid_constant__ HcPreArgs a) {
+  constexpr int kOutputs = (2 + kHc) * kHc;
+  __shared__ float dots[kTokens][kOutputs][kWarps];
+  __shared__ double squares[kTokens][kWarps];
+  __shared__ float mix[kTokens][kHc];
+  __shared__ double slots[kWarps];
+  float* y = dynamic_shared<float>();  // [H]
+  const int64_t first = int64_t{blockIdx.x} * kTokens;
+  const int64_t h = a.y.cols;
+  const int64_t width = kHc * h;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int warp = static_cast<int>(threadIdx.x / 32);
+
+  float acc[kTokens][kOutputs] = {};
+  double sum[kTokens] = {};
+  for (int64_t c = threadIdx.x; c < width; c += kThreads) {
+    float x[kTokens];
+#pragma unroll
+    for (int n = 0; n < kTokens; ++n) {
+      x[n] = first + n < a.streams.rows ? load_value(a.streams, first + n, c) : 0.F;
+      sum[n] += static_cast<double>(x[n]) * static_cast<double>(x[n]);
+    }
+#pragma unroll
+    for (int k = 0; k < kOutputs; ++k) {
+      const float w = a.fn[k * width + c];
+#pragma unroll
+      for (int n = 0; n < kTokens; ++n) acc[n][k] = fmaf(x[n], w, acc[n][k]);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kTokens; ++n) {
+    const double total = warp_sum(sum[n]);
+    if (lane == 0) squares[n][warp] = total;
+#pragma unroll
+    for (int k = 0; k < kOutputs; ++k) {
+      const float dot = warp_sum(acc[n][k]);
+      if (lane == 0) dots[n][k][warp] = dot;
+    }
+  }
+  __syncthreads();
+
+  if (warp < kTokens && first + warp < a.streams.rows) {  // warp n finishes token n
+    const int64_t t = first + warp;
+    double square = squares[warp][0];
+    for (int w = 1; w < kWarps; ++w) square += squares[warp][w];
+    const float r =
+        static_cast<float>(1.0 / sqrt(square / static_cast<double>(width) + static_cast<double>(a.norm_eps)));
+    float m = 0.F;
+    if (lane < kOutputs) {
+      m = dots[warp][lane][0];
+      for (int w = 1; w < kWarps; ++w) m += dots[warp][lane][w];
+      m *= r;
+    }
+    if (lane < kHc) {
+      const float pre = sigmoid(m * a.scale[0] + a.base[lane]) + a.hc_eps;
+      a.pre[t * kHc + lane] = pre;
+      mix[warp][lane] = a.use_own_pre ? pre : a.mix_in[t * kHc + lane];
+    } else if (lane < 2 * kHc) {
+      a.post[t * kHc + lane - kHc] = 2.F * sigmoid(m * a.scale[1] + a.base[lane]);
+    }
+    // Output 2·hc + e sits in lane 2·hc + e; element e goes to lane e.
+    const float raw = shuffle(m, 2 * kHc + lane);
+    const float c =
+        sinkhorn(lane < kHc * kHc ? raw * a.scale[2] + a.base[2 * kHc + lane] : 0.F, kHc, a.sinkhorn_iters, a.hc_eps);
+    if (lane < kHc * kHc) a.comb[t * kHc * kHc + lane] = c;
+  }
+  __syncthreads();
+
+  for (int n = 0; n < kTokens; ++n) {
+    const int64_t t = first + n;
+    if (t >= a.streams.rows) break;
+    for (int64_t c = threadIdx.x; c < h; c += kThreads) {
+      float v = 0.F;
+#pragma unroll
+      for (int i = 0; i < kHc; ++i) v += mix[n][i] * load_value(a.streams, t, i * h + c);
+      y[c] = a.round_bf16 ? round_bf16(v) : v;
+    }
+    const float r = block_inverse_rms(y, h, a.norm_eps, slots);
+    for (int64_t c = threadIdx.x; c < h; c += kThreads) store_value(a.y, t, c, weight_value(a.norm, 0, c) * (y[c] * r));
+  }
+}
+
+template <int kHc>
+__global__ void __launch_bounds__(kThreads) hc_post_kernel(const __grid_constant__ HcPostArgs a) {
+  const int64_t t = blockIdx.x;
+  const int64_t h = a.y.cols;
+  float post[kHc];
+  float comb[kHc][kHc];
+#pragma unroll
+  for (int j = 0; j < kHc; ++j) {
+    post[j] = a.post[t * kHc + j];
+#pragma unroll
+    for (int i = 0; i < kHc; ++i) comb[i][j] = a.comb[(t * kHc + i) * kHc + j];
+  }
+  for (int64_t c = int64_t{blockIdx.y} * kThreads + threadIdx.x; c < h; c += int64_t{gridDim.y} * kThreads) {
+    const float y = load_value(a.y, t, c);
+    float x[kHc];
+#pragma unroll
+    for (int i = 0; i < kHc; ++i) x[i] = load_value(a.streams, t, i * h + c);
+#pragma unroll
+    for (int j = 0; j < kHc; ++j) {
+      float sum = post[j] * y;
+#pragma unroll
+      for (int i = 0; i < kHc; ++i) sum += comb[i][j] * x[i];
+      store_value(a.streams, t, j * h + c, sum);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) hc_head_kernel(const __grid_constant__ HcHeadArgs a) {
+  __shared__ double slots[kWarps];
+  float* y = dynamic_shared<float>();  // [H]
+  const int64_t t = blockIdx.x;
+  const int64_t h = a.y.cols;
+  for (int64_t c = threadIdx.x; c < h; c += kThreads) {
+    float v = 0.F;
+    for (int i = 0; i < a.hc; ++i) v += a.mix[t * a.hc + i] * load_value(a.streams, t, i * h + c);
+    y[c] = a.streams.dtype == DType::kBf16 ? round_bf16(v) : v;
+    if (a.h.data != nullptr) store_value(a.h, t, c, y[c]);
+  }
+  const float r = block_inverse_rms(y, h, a.norm_eps, slots);
+  for (int64_t c = threadIdx.x; c < h; c += kThreads) store_value(a.y, t, c, weight_value(a.norm, 0, c) * (y[c] * r));
+}
+
+// One block per row and output.
+__global__ void __launch_bounds__(kThreads) hc_head_mix_kernel(const __grid_constant__ HcHeadMixArgs a) {
+  __shared__ float dots[kWarps];
+  __shared__ double squares[kWarps];
+  const int64_t t = blockIdx.x;
+  const int64_t i = blockIdx.y;
+  const int64_t width = a.streams.cols;
+  float dot = 0.F;
+  double square = 0.0;
+  for (int64_t c = threadIdx.x; c < width; c += kThreads) {
+    const float x = load_value(a.streams, t, c);
+    dot = fmaf(x, a.fn[i * width + c], dot);
+    square += static_cast<double>(x) * static_cast<double>(x);
+  }
+  dot = block_sum(dot, dots);
+  square = block_sum(square, squares);
+  if (threadIdx.x != 0) return;
+  const float r = static_cast<float>(1.0 / sqrt(square / static_cast<double>(width) + static_cast<double>(a.norm_eps)));
+  a.mix[t * a.hc + i] = sigmoid(dot * r * a.scale[0] + a.base[i]) + a.hc_eps;
+}
+
+constexpr int64_t kManyRows = 256;  // from here on the reads of fn cost more than idle multiprocessors
+
+template <int kHc>
+void launch_pre(const HcPreArgs& a, Stream& stream) {
+  const size_t shared = static_cast<size_t>(a.y.cols) * 4;
+  if (a.streams.rows >= kManyRows) {
+    DI_LAUNCH(stream, (hc_pre_kernel<kHc, 4>), grid(divide_up(a.streams.rows, 4)), dim3(kThreads), shared, a);
+  } else {
+    DI_LAUNCH(stream, (hc_pre_kernel<kHc, 1>), grid(a.streams.rows), dim3(kThreads), shared, a);
+  }
+}
+
+template <int kHc>
+void launch_post(const HcPostArgs& a, Stream& stream) {
+  const int64_t columns = a.streams.rows >= 256 ? 1 : a.y.cols / kThreads < 4 ? 1 : 4;
+  DI_LAUNCH(stream, hc_post_kernel<kHc>, grid(a.streams.rows, columns), dim3(kThreads), 0, a);
+}
+
+}  // namespace
+
+void hc_pre(const HcPreArgs& a, Stream& stream) {
+  const int64_t h = a.y.cols;
+  DI_KERNEL_CHECK(a.streams.cols == a.hc * h && a.norm.cols == h && a.y.rows == a.streams.rows && h <= 40 * 1024 &&
+                      (a.hc == 1 || a.hc == 2 || a.hc == 4),
+                  "streams [%lld, %lld], y [%lld, %lld], norm %lld, hc %d (1, 2 or 4)",
+                  static_cast<long long>(a.streams.rows), static_cast<long long>(a.streams.cols),
+                  static_cast<long long>(a.y.rows), static_cast<long long>(h), static_cast<long long>(a.norm.cols),
+                  a.hc);
+  if (a.streams.rows == 0) return;
+  if (a.hc == 4) {
+    launch_pre<4>(a, stream);
+  } else if (a.hc == 2) {
+    launch_pre<2>(a, stream);
+  } else {
+    launch_pre<1>(a, stream);
+  }
+}
+
+void hc_post(const HcPostArgs& a, Stream& stream) {
+  DI_KERNEL_CHECK(
+      a.streams.cols == a.hc * a.y.cols && a.y.rows == a.streams.rows && (a.hc == 1 || a.hc == 2 || a.hc == 4),
+      "streams [%lld, %lld], y [%lld, %lld], hc %d (1, 2 or 4)", static_cast<long long>(a.streams.rows),
+      static_cast<long long>(a.streams.cols), static_cast<long long>(a.y.rows), static_cast<long long>(a.y.cols), a.hc);
+  if (a.streams.rows == 0) return;
+  if (a.hc == 4) {
+    launch_post<4>(a, stream);
+  } else if (a.hc == 2) {
+    launch_post<2>(a, stream);
+  } else {
+    launch_post<1>(a, stream);
+  }
+}
+
+void hc_head(const HcHeadArgs& a, Stream& stream) {
+  const int64_t h = a.y.cols;
+  DI_KERNEL_CHECK(a.streams.cols == a.hc * h && a.norm.cols == h && a.y.rows == a.streams.rows && h <= 56 * 1024,
+                  "streams [%lld, %lld], y [%lld, %lld], norm %lld, hc %d", static_cast<long long>(a.streams.rows),
+                  static_cast<long long>(a.streams.cols), static_cast<long long>(a.y.rows), static_cast<long long>(h),
+                  static_cast<long long>(a.norm.cols), a.hc);
+  if (a.streams.rows == 0) return;
+  DI_LAUNCH(stream, hc_head_kernel, grid(a.streams.rows), dim3(kThreads), static_cast<size_t>(h) * 4, a);
+}
+
+void hc_head_mix(const HcHeadMixArgs& a, Stream& stream) {
+  if (a.streams.rows == 0) return;
+  DI_LAUNCH(stream, hc_head_mix_kernel, grid(a.streams.rows, a.hc), dim3(kThreads), 0, a);
+}
+
+}  // namespace di::kernels::cuda

@@ -1,0 +1,462 @@
+// Routed and shared experts (model.md §5.9) in five launches: the pairs (row, expert) sorted by expert on the device;
+// gate and up with SwiGLU and the quantisation of the result in one epilogue; down; the same two for the shared expert;
+// and the sum of a row's parts in the order of k. The host reads nothing back: grids are as large as the rows can make
+// them, blocks beyond the last tile return at once.
+#include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/ops.h"
+
+namespace di::kernels::cuda {
+namespace {
+
+constexpr int kHidden = kOutputs / 2;  // hidden channels of a tile: a quantisation group
+constexpr int kMaxExperts = 1024;
+constexpr int64_t kRowsPerPass = 2048;  // bounds the parts in scratch
+
+// Pairs sorted by expert, in tiles of equal expert.
+struct TileMap {
+  int32_t* pair;    // [pairs] t·k + j, by expert, ascending
+  int32_t* expert;  // [tiles] or -1 behind the last
+  int32_t* first;   // [tiles] index into `pair`
+  int32_t* last;    // [tiles] one past
+};
+
+// Block e lists the pairs of expert e. Every block counts all pairs: no order between blocks is needed.
+__global__ void __launch_bounds__(kThreads)
+    sort_pairs_kernel(const int32_t* __restrict__ ids, int pairs, int experts, int tile_rows, int tiles, TileMap map) {
+  __shared__ int count[kMaxExperts];
+  __shared__ int warp_total[kThreads / 32];
+  const int e = static_cast<int>(blockIdx.x);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  for (int i = static_cast<int>(threadIdx.x); i < experts; i += kThreads) count[i] = 0;
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < pairs; i += kThreads) {
+    const int id = ids[i];
+    if (id >= 0 && id < experts) atomicAdd(&count[id], 1);
+  }
+  __syncthreads();
+  int offset = 0;  // of this expert's pairs
+  int tile = 0;
+  int all_tiles = 0;
+  for (int i = 0; i < experts; ++i) {
+    const int n = (count[i] + tile_rows - 1) / tile_rows;
+    if (i < e) {
+      offset += count[i];
+      tile += n;
+    }
+    all_tiles += n;
+  }
+  const int mine = count[e];
+  for (int i = static_cast<int>(threadIdx.x); i * tile_rows < mine; i += kThreads) {
+    map.expert[tile + i] = e;
+    map.first[tile + i] = offset + i * tile_rows;
+    map.last[tile + i] = offset + mine < offset + (i + 1) * tile_rows ? offset + mine : offset + (i + 1) * tile_rows;
+  }
+  if (e == 0) {
+    for (int i = all_tiles + static_cast<int>(threadIdx.x); i < tiles; i += kThreads) map.expert[i] = -1;
+  }
+  int base = offset;
+  for (int from = 0; from < pairs; from += kThreads) {
+    const int i = from + static_cast<int>(threadIdx.x);
+    const bool take = i < pairs && ids[i] == e;
+    const uint32_t taken = ballot(take);
+    if (lane == 0) warp_total[warp] = count_bits(taken);
+    __syncthreads();
+    int before = base;
+    for (int w = 0; w < kThreads / 32; ++w) {
+      if (w < warp) before += warp_total[w];
+      base += warp_total[w];
+    }
+    if (take) map.pair[before + count_bits(taken & ((1U << lane) - 1U))] = i;
+    __syncthreads();
+  }
+}
+
+// What the up product leaves for the down product: E4M3 with ue8m0 per 32, bf16 or fp32.
+struct Hidden {
+  void* data;
+  uint8_t* scale;  // not null: E4M3
+  DType dtype;
+};
+
+struct MoeKernelArgs {
+  GemmInput x;                   // of the up product: y; of the down product: the hidden rows
+  ExpertWeights one;             // the shared expert
+  const ExpertWeights* experts;  // [n] or null: `one`
+  TileMap map;                   // used with experts
+  int64_t rows;                  // without experts
+  int64_t width;                 // H
+  int64_t inner;                 // I
+  int k;
+  int places;            // parts per row: k and the shared expert
+  const float* weights;  // [rows·k]; null: 1
+  bool weight_before;
+  bool round_bf16;
+  float limit;
+  Hidden hidden;
+  float* parts;  // [rows, places, H]
+};
+
+// The rows of a block's tile and whose weights they meet.
+struct BlockTile {
+  int64_t first;
+  int64_t last;
+  ExpertWeights weights;
+};
+
+template <int kRows>
+__device__ __forceinline__ bool find_tile(const MoeKernelArgs& a, BlockTile& tile) {
+  if (a.experts == nullptr) {
+    tile.first = int64_t{blockIdx.y} * kRows;
+    tile.last = a.rows;
+    tile.weights = a.one;
+    return tile.first < tile.last;
+  }
+  const int expert = a.map.expert[blockIdx.y];
+  if (expert < 0) return false;
+  tile.first = a.map.first[blockIdx.y];
+  tile.last = a.map.last[blockIdx.y];
+  tile.weights = a.experts[expert];
+  return true;
+}
+
+__device__ __forceinline__ float routing_weight(const MoeKernelArgs& a, int64_t row) {
+  return a.weights != nullptr ? a.weights[a.map.pair[row]] : 1.F;
+}
+
+__device__ __forceinline__ float swiglu(const MoeKernelArgs& a, float gate, float up, int64_t row) {
+  if (a.round_bf16) {
+    gate = round_bf16(gate);
+    up = round_bf16(up);
+  }
+  const float g = fminf(gate, a.limit);
+  const float u = fminf(fmaxf(up, -a.limit), a.limit);
+  const float v = g * sigmoid(g) * u;
+  return a.weight_before ? v * routing_weight(a, row) : v;
+}
+
+// Hidden rows [first, …) of `rows` rows of kHidden channels in shared memory, to memory; one warp per row.
+__device__ __forceinline__ void write_hidden(const MoeKernelArgs& a, const BlockTile& tile, int rows, int64_t channel,
+                                             const float* values) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t c = channel + lane;
+  for (int r = static_cast<int>(threadIdx.x / 32); r < rows; r += static_cast<int>(blockDim.x / 32)) {
+    const int64_t row = tile.first + r;
+    if (row >= tile.last) continue;  // the whole warp
+    const float v = c < a.inner ? values[r * (kHidden + 1) + lane] : 0.F;
+    if (a.hidden.scale != nullptr) {
+      const int e = e4m3_group_exponent(warp_max(fabsf(v)));
+      if (c < a.inner) static_cast<uint8_t*>(a.hidden.data)[row * a.inner + c] = float_to_e4m3(v * exp2_int(-e));
+      if (lane == 0) a.hidden.scale[row * ((a.inner + 31) / 32) + channel / 32] = static_cast<uint8_t>(e + 127);
+    } else if (c < a.inner) {
+      if (a.hidden.dtype == DType::kF32) {
+        static_cast<float*>(a.hidden.data)[row * a.inner + c] = v;
+      } else {
+        static_cast<uint16_t*>(a.hidden.data)[row * a.inner + c] = float_to_bf16(v);
+      }
+    }
+  }
+}
+
+template <int kRows, WeightFormat kFormat>
+__global__ void __launch_bounds__(kGemmThreads) moe_up_kernel(const __grid_constant__ MoeKernelArgs a, bool wide) {
+  BlockTile tile;
+  if (!find_tile<kRows>(a, tile)) return;
+  const int64_t channel = int64_t{blockIdx.x} * kHidden;
+  const TileRows rows{channel, a.inner, true};
+  auto* shared = dynamic_shared<uint16_t>();
+  WarpTile<kRows> total;
+  tensor_product<kRows, kFormat>(a.x, tile.first, tile.last, tile.weights.w1, tile.weights.w3, rows, 0, a.width, wide,
+                                 shared, total);
+  __syncthreads();                                  // the operands' tiles have been read
+  auto* values = reinterpret_cast<float*>(shared);  // [kRows, kHidden + 1]
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+  for (int i = 0; i < WarpTile<kRows>::kRowTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < WarpTile<kRows>::kColumnTiles; j += 2) {  // gate tile, then the up tile of the same channels
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        const int r = WarpTile<kRows>::row(warp) + i * 16 + lane / 4 + v / 2 * 8;
+        const int c = (WarpTile<kRows>::column(warp) + j * 8) / 2 + lane % 4 * 2 + v % 2;
+        const int64_t row = tile.first + r;
+        values[r * (kHidden + 1) + c] =
+            row < tile.last ? swiglu(a, total.sum[i][j][v], total.sum[i][j + 1][v], row) : 0.F;
+      }
+    }
+  }
+  __syncthreads();
+  write_hidden(a, tile, kRows, channel, values);
+}
+
+__device__ __forceinline__ void write_part(const MoeKernelArgs& a, int64_t row, int64_t output, float v) {
+  int64_t place = row * a.places + a.k;  // the shared expert's
+  if (a.experts != nullptr) {
+    const int32_t pair = a.map.pair[row];
+    place = pair / a.k * int64_t{a.places} + pair % a.k;
+    if (!a.weight_before) v *= a.weights[pair];
+  }
+  a.parts[place * a.width + output] = v;
+}
+
+template <int kRows, WeightFormat kFormat>
+__global__ void __launch_bounds__(kGemmThreads) moe_down_kernel(const __grid_constant__ MoeKernelArgs a, bool wide) {
+  BlockTile tile;
+  if (!find_tile<kRows>(a, tile)) return;
+  const TileRows rows{int64_t{blockIdx.x} * kOutputs, a.width, false};
+  WarpTile<kRows> total;
+  tensor_product<kRows, kFormat>(a.x, tile.first, tile.last, tile.weights.w2, tile.weights.w2, rows, 0, a.inner, wide,
+                                 dynamic_shared<uint16_t>(), total);
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+  for (int i = 0; i < WarpTile<kRows>::kRowTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < WarpTile<kRows>::kColumnTiles; ++j) {
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        const int64_t row = tile.first + WarpTile<kRows>::row(warp) + i * 16 + lane / 4 + v / 2 * 8;
+        const int64_t output = rows.first + WarpTile<kRows>::column(warp) + j * 8 + lane % 4 * 2 + v % 2;
+        if (row < tile.last && output < a.width) write_part(a, row, output, total.sum[i][j][v]);
+      }
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kExactThreads) moe_up_exact_kernel(const __grid_constant__ MoeKernelArgs a) {
+  BlockTile tile;
+  if (!find_tile<kExactRows>(a, tile)) return;
+  const int64_t channel = int64_t{blockIdx.x} * kHidden;
+  auto* shared = dynamic_shared<float>();
+  float sum[kOutputs / 16];
+  exact_product(a.x, tile.first, tile.last, tile.weights.w1, tile.weights.w3, {channel, a.inner, true}, shared, sum);
+  __syncthreads();
+  // Tile column n is gate or up by eights: the partner of a thread's column sits eight lanes away.
+  const int r = static_cast<int>(threadIdx.x / 16);
+  const int n = static_cast<int>(threadIdx.x % 16);
+  const int64_t row = tile.first + r;
+#pragma unroll
+  for (int j = 0; j < kOutputs / 16; ++j) {
+    const float up = shuffle_xor(sum[j], 8);
+    if (n < 8) shared[r * (kHidden + 1) + j * 8 + n] = row < tile.last ? swiglu(a, sum[j], up, row) : 0.F;
+  }
+  __syncthreads();
+  write_hidden(a, tile, kExactRows, channel, shared);
+}
+
+__global__ void __launch_bounds__(kExactThreads) moe_down_exact_kernel(const __grid_constant__ MoeKernelArgs a) {
+  BlockTile tile;
+  if (!find_tile<kExactRows>(a, tile)) return;
+  const int64_t first = int64_t{blockIdx.x} * kOutputs;
+  float sum[kOutputs / 16];
+  exact_product(a.x, tile.first, tile.last, tile.weights.w2, tile.weights.w2, {first, a.width, false},
+                dynamic_shared<float>(), sum);
+  const int64_t row = tile.first + threadIdx.x / 16;
+#pragma unroll
+  for (int j = 0; j < kOutputs / 16; ++j) {
+    const int64_t output = first + threadIdx.x % 16 + 16 * j;
+    if (row < tile.last && output < a.width) write_part(a, row, output, sum[j]);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) add_parts_kernel(const float* __restrict__ parts, int places, Tensor out) {
+  const int64_t t = blockIdx.x;
+  for (int64_t c = int64_t{blockIdx.y} * kThreads + threadIdx.x; c < out.cols; c += int64_t{gridDim.y} * kThreads) {
+    float sum = 0.F;
+    for (int k = 0; k < places; ++k) sum += parts[(t * places + k) * out.cols + c];
+    store_value(out, t, c, sum);
+  }
+}
+
+template <int kRows>
+void launch_tensor(const MoeKernelArgs& a, bool up, WeightFormat format, bool wide, dim3 blocks, Stream& stream) {
+  const dim3 threads(kGemmThreads);
+  constexpr size_t kShared = kGemmShared<kRows>;
+  switch (format) {
+    case WeightFormat::kBf16:
+      if (up) {
+        DI_LAUNCH(stream, (moe_up_kernel<kRows, WeightFormat::kBf16>), blocks, threads, kShared, a, wide);
+      } else {
+        DI_LAUNCH(stream, (moe_down_kernel<kRows, WeightFormat::kBf16>), blocks, threads, kShared, a, wide);
+      }
+      break;
+    case WeightFormat::kFp8Block:
+    case WeightFormat::kFp8Row:
+      if (up) {
+        DI_LAUNCH(stream, (moe_up_kernel<kRows, WeightFormat::kFp8Block>), blocks, threads, kShared, a, wide);
+      } else {
+        DI_LAUNCH(stream, (moe_down_kernel<kRows, WeightFormat::kFp8Block>), blocks, threads, kShared, a, wide);
+      }
+      break;
+    case WeightFormat::kFp4Row:
+      if (up) {
+        DI_LAUNCH(stream, (moe_up_kernel<kRows, WeightFormat::kFp4Row>), blocks, threads, kShared, a, wide);
+      } else {
+        DI_LAUNCH(stream, (moe_down_kernel<kRows, WeightFormat::kFp4Row>), blocks, threads, kShared, a, wide);
+      }
+      break;
+    case WeightFormat::kF32:
+      DI_KERNEL_CHECK(false, "fp32 weights in the bf16 form");
+  }
+}
+
+struct Call {
+  MoeArgs args;
+  int places;
+};
+
+// Both products of the routed experts or of the shared one, over `tiles` row tiles.
+struct Form {
+  WeightFormat format;
+  bool wide;       // weight rows in pieces of 16 bytes
+  bool tensor;     // bf16 operands on the matrix units, else fp32
+  bool many_rows;  // tiles of 64 rows, else 16
+  int tile_rows() const { return tensor && many_rows ? 64 : 16; }
+};
+
+void run_products(MoeKernelArgs a, const MoeArgs& m, const Form& form, int64_t tiles, void* hidden,
+                  uint8_t* hidden_scale, Stream& stream) {
+  const WeightFormat format = form.format;
+  const int group = activation_group(format, m.numerics);
+  a.x.data = m.y.data;
+  a.x.dtype = m.y.dtype;
+  a.x.stride = m.y.stride;
+  a.x.group = group;
+  a.x.wide = wide_input(m.y);
+  a.x.row_map = a.experts != nullptr ? a.map.pair : nullptr;
+  a.x.row_divide = m.k;
+  // The tensor form stores what the down product multiplies: E4M3 of groups of 32, or bf16.
+  const bool e4m3 = form.tensor && group == 32;
+  a.hidden = {hidden, e4m3 ? hidden_scale : nullptr, form.tensor ? DType::kBf16 : DType::kF32};
+  const dim3 up = grid(divide_up(a.inner, kHidden), tiles);
+  const dim3 down = grid(divide_up(a.width, kOutputs), tiles);
+  GemmInput rows;
+  rows.data = hidden;
+  rows.dtype = a.hidden.dtype;
+  rows.stride = a.inner;
+  rows.scale = a.hidden.scale;
+  rows.group = e4m3 ? 0 : group;
+  rows.wide = a.inner % 8 == 0;
+  if (!form.tensor) {
+    // A bf16 GEMM's operand (moe.cc of the reference): rounded while it is stored.
+    if (group == 0 && m.numerics.round_bf16) {
+      a.hidden.dtype = DType::kBf16;
+      rows.dtype = DType::kBf16;
+    }
+    DI_LAUNCH(stream, moe_up_exact_kernel, up, dim3(kExactThreads), kExactShared, a);
+    a.x = rows;
+    DI_LAUNCH(stream, moe_down_exact_kernel, down, dim3(kExactThreads), kExactShared, a);
+    return;
+  }
+  if (form.many_rows) {
+    launch_tensor<64>(a, true, format, form.wide, up, stream);
+    a.x = rows;
+    launch_tensor<64>(a, false, format, form.wide, down, stream);
+  } else {
+    launch_tensor<16>(a, true, format, form.wide, up, stream);
+    a.x = rows;
+    launch_tensor<16>(a, false, format, form.wide, down, stream);
+  }
+}
+
+bool row_pieces(WeightFormat format, int64_t cols) {
+  return (format == WeightFormat::kBf16 ? cols * 2 : format == WeightFormat::kFp4Row ? cols / 2 : cols) % 16 == 0;
+}
+
+// The fp32 form for fp32 operands, and where the hidden rows could not be kept as the product wants them.
+Form make_form(const MoeArgs& m, WeightFormat format, bool wide, bool many_rows) {
+  const int group = activation_group(format, m.numerics);
+  const bool tensor =
+      m.y.dtype == DType::kBf16 && format != WeightFormat::kF32 && m.numerics.round_bf16 && (group == 0 || group == 32);
+  return {format, wide, tensor, many_rows};
+}
+
+void run_pass(const Call& call, Stream& stream) {
+  const MoeArgs& m = call.args;
+  const int64_t rows = m.y.rows;
+  const int64_t h = m.y.cols;
+  const bool shared = call.places > m.k;
+  const int64_t shared_inner = shared ? m.shared.w1.rows : 0;
+  const int64_t pairs = rows * m.k;
+  const Form routed = make_form(
+      m, m.form.format, m.form.aligned && row_pieces(m.form.format, h) && row_pieces(m.form.format, m.form.inner),
+      pairs > 24 * int64_t{m.n_experts});
+  const Form dense = make_form(m, m.shared.w1.format,
+                               wide_rows(m.shared.w1) && wide_rows(m.shared.w3) && wide_rows(m.shared.w2), rows > 16);
+  const int64_t tiles = divide_up(pairs, routed.tile_rows()) + (pairs < m.n_experts ? pairs : m.n_experts);
+  const int64_t hidden = pairs * m.form.inner > rows * shared_inner ? pairs * m.form.inner : rows * shared_inner;
+  const int64_t scales = pairs * divide_up(m.form.inner, 32) > rows * divide_up(shared_inner, 32)
+                             ? pairs * divide_up(m.form.inner, 32)
+                             : rows * divide_up(shared_inner, 32);
+  DI_KERNEL_CHECK(tiles <= kMaxGridY, "%lld row tiles", static_cast<long long>(tiles));
+  reserve_scratch(stream, scratch_size(pairs * 4) + 3 * scratch_size(tiles * 4) + scratch_size(hidden * 4) +
+                              scratch_size(scales) + scratch_size(rows * call.places * h * 4));
+  MoeKernelArgs a{};
+  a.map.pair = take_scratch<int32_t>(stream, pairs);
+  a.map.expert = take_scratch<int32_t>(stream, tiles);
+  a.map.first = take_scratch<int32_t>(stream, tiles);
+  a.map.last = take_scratch<int32_t>(stream, tiles);
+  auto* hidden_data = take_scratch<float>(stream, hidden);
+  auto* hidden_scale = take_scratch<uint8_t>(stream, scales);
+  a.parts = take_scratch<float>(stream, rows * call.places * h);
+  a.width = h;
+  a.k = m.k;
+  a.places = call.places;
+  a.weight_before = m.numerics.quantise_activations;
+  a.round_bf16 = m.numerics.round_bf16;
+  a.limit = m.swiglu_limit;
+  if (pairs > 0) {
+    DI_LAUNCH(stream, sort_pairs_kernel, grid(m.n_experts), dim3(kThreads), 0, m.ids, static_cast<int>(pairs),
+              m.n_experts, routed.tile_rows(), static_cast<int>(tiles), a.map);
+    a.experts = m.experts;
+    a.weights = m.weights;
+    a.inner = m.form.inner;
+    run_products(a, m, routed, tiles, hidden_data, hidden_scale, stream);
+  }
+  if (shared) {
+    a.experts = nullptr;
+    a.weights = nullptr;
+    a.one = m.shared;
+    a.rows = rows;
+    a.inner = shared_inner;
+    run_products(a, m, dense, divide_up(rows, dense.tile_rows()), hidden_data, hidden_scale, stream);
+  }
+  DI_LAUNCH(stream, add_parts_kernel, grid(rows, rows >= 256 ? 1 : 4), dim3(kThreads), 0,
+            static_cast<const float*>(a.parts), call.places, m.out);
+}
+
+Tensor rows_of(const Tensor& t, int64_t first, int64_t n) {
+  Tensor part = t;
+  part.data = static_cast<uint8_t*>(t.data) + first * t.stride * size_of(t.dtype);
+  part.rows = n;
+  return part;
+}
+
+}  // namespace
+
+void moe(const MoeArgs& a, Stream& stream) {
+  const int64_t h = a.y.cols;
+  const bool shared = a.shared.w1.data != nullptr;
+  DI_KERNEL_CHECK(
+      a.out.cols == h && a.out.rows == a.y.rows && a.n_experts <= kMaxExperts && a.k >= 0 && a.form.inner > 0,
+      "y [%lld, %lld], out [%lld, %lld], %d experts of width %lld, top %d", static_cast<long long>(a.y.rows),
+      static_cast<long long>(h), static_cast<long long>(a.out.rows), static_cast<long long>(a.out.cols), a.n_experts,
+      static_cast<long long>(a.form.inner), a.k);
+  DI_KERNEL_CHECK(!shared || (a.shared.w1.cols == h && a.shared.w3.rows == a.shared.w1.rows && a.shared.w2.rows == h &&
+                              a.shared.w2.cols == a.shared.w1.rows),
+                  "shared expert w1 [%lld, %lld], w2 [%lld, %lld]", static_cast<long long>(a.shared.w1.rows),
+                  static_cast<long long>(a.shared.w1.cols), static_cast<long long>(a.shared.w2.rows),
+                  static_cast<long long>(a.shared.w2.cols));
+  for (int64_t first = 0; first < a.y.rows; first += kRowsPerPass) {
+    Call call{a, a.k + (shared ? 1 : 0)};
+    const int64_t n = a.y.rows - first < kRowsPerPass ? a.y.rows - first : kRowsPerPass;
+    call.args.y = rows_of(a.y, first, n);
+    call.args.out = rows_of(a.out, first, n);
+    call.args.ids = a.ids + first * a.k;
+    call.args.weights = a.weights + first * a.k;
+    run_pass(call, stream);
+  }
+}
+
+}  // namespace di::kernels::cuda

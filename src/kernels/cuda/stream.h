@@ -1,0 +1,41 @@
+// What a kernels::Stream is on CUDA: a stream of the driver and scratch memory for the operator that runs. Operators of
+// a stream follow one another, so that each may use all of the scratch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace di::kernels::cuda {
+
+struct CudaStream {
+  void* handle = nullptr;  // cudaStream_t
+  int device = 0;
+  std::byte* scratch = nullptr;
+  int64_t scratch_bytes = 0;
+  int64_t scratch_used = 0;
+};
+
+inline CudaStream& cuda_stream(Stream& stream) {
+  return reinterpret_cast<CudaStream&>(stream);
+}
+
+// Gives the whole scratch back and makes it at least `bytes` large. Growing waits for the stream and allocates; it
+// happens while the largest step is seen for the first time, never while a graph is captured (then it aborts).
+void reserve_scratch(Stream& stream, int64_t bytes);
+
+inline int64_t scratch_size(int64_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
+// n objects of the scratch that reserve_scratch has set aside, aligned to 256 bytes.
+template <class T>
+T* take_scratch(Stream& stream, int64_t n) {
+  CudaStream& s = cuda_stream(stream);
+  auto* at = reinterpret_cast<T*>(s.scratch + s.scratch_used);
+  s.scratch_used += scratch_size(n * static_cast<int64_t>(sizeof(T)));
+  return at;
+}
+
+}  // namespace di::kernels::cuda

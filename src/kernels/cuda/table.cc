@@ -1,0 +1,40 @@
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/ops.h"
+
+namespace di::kernels::cuda {
+
+const Ops& ops() {
+  static constexpr Ops kOps = {
+      .name = "cuda",
+      .embed = embed,
+      .hc_pre = hc_pre,
+      .hc_post = hc_post,
+      .hc_head = hc_head,
+      .hc_head_mix = hc_head_mix,
+      .linear = linear,
+      .grouped_linear = grouped_linear,
+      .rms_norm = rms_norm,
+      .rope_table = rope_table,
+      .q_rope = q_rope,
+      .swa_store = swa_store,
+      .ring_commit = ring_commit,
+      .compress = compress,
+      .compress_v4 = compress_v4,
+      .page_store = page_store,
+      .index_query = index_query,
+      .select = select,
+      .attention = attention,
+      .router = router,
+      .moe = moe,
+      .engram_gather = engram_gather,
+      .engram_gate = engram_gate,
+      .stream_mean = stream_mean,
+      .gather_rows = gather_rows,
+      .gather_table = gather_table,
+      .confidence = confidence,
+      .argmax = argmax,
+  };
+  return kOps;
+}
+
+}  // namespace di::kernels::cuda

@@ -1,0 +1,52 @@
+// The CUDA kernels against the reference, run thread by thread on the CPU. Both orders of the warps must give the same
+// bits: where a barrier is missing, one of them reads what is not written yet.
+#include <gtest/gtest.h>
+
+#include "base/thread_pool.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/cuda_emulation/emulation.h"
+#include "kernels/ops_compare.h"
+
+namespace di::kernels {
+namespace {
+
+using test::Scale;
+
+class EmulatedCuda : public testing::TestWithParam<test::Case> {
+ protected:
+  ~EmulatedCuda() override {
+    cuda::emulation::set_reverse_warps(false);
+    std::free(stream_.scratch);
+  }
+  test::Backend reference() { return {&cpu::reference_ops(), cpu_stream_.get(), &memory_}; }
+  test::Backend cuda() { return {&cuda::ops(), reinterpret_cast<Stream*>(&stream_), &memory_}; }
+
+ private:
+  ThreadPool pool_{1};
+  cpu::StreamPtr cpu_stream_ = cpu::make_stream(pool_);
+  cuda::CudaStream stream_;
+  test::Memory memory_;
+};
+
+TEST_P(EmulatedCuda, EqualsTheReference) {
+  for (uint64_t seed = 0; seed < 24; ++seed) {
+    cuda::emulation::set_reverse_warps(seed % 2 != 0);
+    test::expect_same(reference(), cuda(), GetParam(), seed, Scale::kSmall);
+  }
+}
+
+TEST_P(EmulatedCuda, EqualsTheReferenceAtTheRealWidths) {
+  for (uint64_t seed = 100; seed < 102; ++seed) test::expect_same(reference(), cuda(), GetParam(), seed, Scale::kReal);
+}
+
+TEST_P(EmulatedCuda, IsBatchInvariant) {
+  for (uint64_t seed = 200; seed < 206; ++seed) test::expect_batch_invariant(cuda(), GetParam(), seed, Scale::kSmall);
+}
+
+INSTANTIATE_TEST_SUITE_P(Operators, EmulatedCuda, testing::ValuesIn(test::all_cases()),
+                         [](const auto& parameter) { return std::string(parameter.param.name); });
+
+}  // namespace
+}  // namespace di::kernels

@@ -1,0 +1,313 @@
+#include "kernels/cuda_emulation/emulation.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/stream.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+// Saves the callee-saved registers and the stack pointer in *from and continues at `to`.
+extern "C" void di_switch_stack(void** from, void* to);
+asm(R"(
+.text
+.globl di_switch_stack
+.type di_switch_stack, @function
+di_switch_stack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size di_switch_stack, .-di_switch_stack
+)");
+
+namespace di::kernels::cuda::emulation {
+
+Thread g_thread;
+
+namespace {
+
+constexpr size_t kStackBytes = size_t{256} << 10;
+constexpr unsigned kMaxThreads = 1024;
+
+enum class State : uint8_t { kReady, kWarp, kBlock, kDone };
+
+struct Fiber {
+  std::byte* stack = nullptr;
+  void* at = nullptr;
+  void* fake_stack = nullptr;  // of the address sanitizer
+  State state = State::kDone;
+  Thread thread;
+};
+
+struct Warp {
+  unsigned waiting = 0;
+  alignas(16) std::byte posts[32][kPostBytes];
+};
+
+Fiber g_fibers[kMaxThreads];
+Warp g_warps[kMaxThreads / 32];
+Fiber* g_running = nullptr;
+void* g_scheduler = nullptr;
+const std::function<void()>* g_body = nullptr;
+std::unique_ptr<std::byte[]> g_shared_owner;
+std::byte* g_shared = nullptr;
+bool g_reverse = false;
+
+#if defined(__SANITIZE_ADDRESS__)
+const void* g_main_bottom = nullptr;
+size_t g_main_size = 0;
+void* g_main_fake = nullptr;
+#endif
+
+void enter(Fiber& f) {
+  g_running = &f;
+  g_thread = f.thread;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&g_main_fake, f.stack, kStackBytes);
+#endif
+  di_switch_stack(&g_scheduler, f.at);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(g_main_fake, nullptr, nullptr);
+#endif
+}
+
+void leave(State state) {
+  Fiber& f = *g_running;
+  f.state = state;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(state == State::kDone ? nullptr : &f.fake_stack, g_main_bottom, g_main_size);
+#endif
+  di_switch_stack(&f.at, g_scheduler);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(f.fake_stack, &g_main_bottom, &g_main_size);
+#endif
+}
+
+void start() {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(nullptr, &g_main_bottom, &g_main_size);
+#endif
+  (*g_body)();
+  leave(State::kDone);
+  std::abort();
+}
+
+void prepare(Fiber& f) {
+  if (f.stack == nullptr) {
+    void* memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) std::abort();
+    f.stack = static_cast<std::byte*>(memory);
+  }
+  // The frame that di_switch_stack pops: six registers, the entry, and a return address that keeps calls aligned.
+  auto** top = reinterpret_cast<void**>(static_cast<void*>(f.stack + kStackBytes)) - 8;
+  std::fill(top, top + 8, nullptr);
+  void (*entry)() = start;
+  std::memcpy(top + 6, &entry, sizeof entry);
+  f.at = top;
+  f.state = State::kReady;
+}
+
+[[noreturn]] void deadlock(const char* name, unsigned threads) {
+  unsigned warp = 0;
+  unsigned block = 0;
+  unsigned done = 0;
+  for (unsigned i = 0; i < threads; ++i) {
+    warp += g_fibers[i].state == State::kWarp ? 1 : 0;
+    block += g_fibers[i].state == State::kBlock ? 1 : 0;
+    done += g_fibers[i].state == State::kDone ? 1 : 0;
+  }
+  std::fprintf(stderr, "%s: %u threads wait for their warp, %u for the block, %u have returned\n", name, warp, block,
+               done);
+  std::abort();
+}
+
+void run_block(const char* name, unsigned threads) {
+  const unsigned warps = threads / 32;
+  unsigned done = 0;
+  while (done < threads) {
+    unsigned waiting = 0;
+    for (unsigned turn = 0; turn < warps; ++turn) {
+      const unsigned w = g_reverse ? warps - 1 - turn : turn;
+      for (bool progress = true; progress;) {
+        progress = false;
+        for (unsigned lane = 0; lane < 32; ++lane) {
+          Fiber& f = g_fibers[w * 32 + lane];
+          if (f.state != State::kReady) continue;
+          enter(f);
+          if (f.state == State::kDone) ++done;
+          progress = true;
+        }
+      }
+      for (unsigned lane = 0; lane < 32; ++lane) waiting += g_fibers[w * 32 + lane].state == State::kBlock ? 1 : 0;
+    }
+    if (done == threads) return;
+    // A barrier counts every thread of the block; one that has returned will never come.
+    if (waiting != threads) deadlock(name, threads);
+    for (unsigned i = 0; i < threads; ++i) g_fibers[i].state = State::kReady;
+  }
+}
+
+}  // namespace
+
+void set_reverse_warps(bool reverse) {
+  g_reverse = reverse;
+}
+
+void run(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body) {
+  const unsigned threads = block.x;
+  if (threads == 0 || threads > kMaxThreads || threads % 32 != 0 || block.y != 1 || block.z != 1 || grid.x == 0 ||
+      grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffU || grid.y > 65535 || grid.z > 65535 ||
+      shared_bytes > 227 * 1024) {
+    std::fprintf(stderr, "%s: grid (%u, %u, %u), block %u, %zu bytes of shared memory\n", name, grid.x, grid.y, grid.z,
+                 threads, shared_bytes);
+    std::abort();
+  }
+  g_body = &body;
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) {
+        g_shared_owner = std::make_unique<std::byte[]>(shared_bytes + 128);
+        const auto address = reinterpret_cast<uintptr_t>(g_shared_owner.get());
+        // Ends where the allocation ends, so that the address sanitizer sees what lies beyond.
+        g_shared = g_shared_owner.get() + ((address + 127) / 128 * 128 - address);
+        std::memset(g_shared, 0xa7, shared_bytes);
+        for (unsigned i = 0; i < threads; ++i) {
+          prepare(g_fibers[i]);
+          g_fibers[i].thread = {dim3(i), dim3(x, y, z), block, grid};
+        }
+        for (unsigned w = 0; w < threads / 32; ++w) g_warps[w].waiting = 0;
+        run_block(name, threads);
+      }
+    }
+  }
+}
+
+void block_barrier() {
+  leave(State::kBlock);
+}
+
+void warp_barrier() {
+  const auto index = static_cast<unsigned>(g_running - g_fibers);
+  Warp& warp = g_warps[index / 32];
+  if (++warp.waiting == 32) {
+    warp.waiting = 0;
+    for (unsigned lane = 0; lane < 32; ++lane) g_fibers[index / 32 * 32 + lane].state = State::kReady;
+    return;
+  }
+  leave(State::kWarp);
+}
+
+void post(const void* value, size_t bytes) {
+  const auto index = static_cast<unsigned>(g_running - g_fibers);
+  std::memcpy(g_warps[index / 32].posts[index % 32], value, bytes);
+}
+
+const void* posted(unsigned lane) {
+  const auto index = static_cast<unsigned>(g_running - g_fibers);
+  return g_warps[index / 32].posts[lane];
+}
+
+void* shared_memory() {
+  return g_shared;
+}
+
+}  // namespace di::kernels::cuda::emulation
+
+namespace di::kernels::cuda {
+
+uint32_t ballot(bool v) {
+  emulation::post(&v, sizeof v);
+  emulation::warp_barrier();
+  uint32_t bits = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    bits |= static_cast<uint32_t>(*static_cast<const bool*>(emulation::posted(lane))) << lane;
+  }
+  emulation::warp_barrier();
+  return bits;
+}
+
+namespace {
+
+float half_of(uint32_t pair, unsigned high) {
+  const uint32_t bits = high != 0 ? pair & 0xffff0000U : pair << 16;
+  float v = 0.F;
+  std::memcpy(&v, &bits, 4);
+  return v;
+}
+
+}  // namespace
+
+// Fragments (PTX ISA, mma.m16n8k16): lane = 4·group + quad.
+//   a[0] row group,   columns 2·quad, +1;  a[1] row group+8;  a[2], a[3] the same rows, columns +8
+//   b0   k = 2·quad, +1 of column group;   b1   k + 8
+//   d    (group, 2·quad), (group, 2·quad+1), (group+8, 2·quad), (group+8, 2·quad+1)
+void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  emulation::post(mine, sizeof mine);
+  emulation::warp_barrier();
+  const unsigned group = lane_id() / 4;
+  const unsigned quad = lane_id() % 4;
+  float out[4];
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = group + (i >= 2 ? 8 : 0);
+    const unsigned column = 2 * quad + i % 2;
+    float sum = 0.F;
+    for (unsigned k = 0; k < 16; ++k) {
+      const auto* from_a = static_cast<const uint32_t*>(emulation::posted(row % 8 * 4 + k % 8 / 2));
+      const auto* from_b = static_cast<const uint32_t*>(emulation::posted(column * 4 + k % 8 / 2));
+      sum += half_of(from_a[(row >= 8 ? 1 : 0) + (k >= 8 ? 2 : 0)], k % 2) * half_of(from_b[k >= 8 ? 5 : 4], k % 2);
+    }
+    out[i] = d[i] + sum;
+  }
+  emulation::warp_barrier();
+  for (unsigned i = 0; i < 4; ++i) d[i] = out[i];
+}
+
+void load_transposed(uint32_t& r0, uint32_t& r1, const uint16_t* row) {
+  if (lane_id() < 16 && reinterpret_cast<uintptr_t>(row) % 16 != 0) std::abort();
+  emulation::post(&row, sizeof row);
+  emulation::warp_barrier();
+  const unsigned column = lane_id() / 4;
+  const unsigned k = lane_id() % 4 * 2;
+  uint32_t out[2];
+  for (unsigned m = 0; m < 2; ++m) {
+    const uint16_t low = (*static_cast<const uint16_t* const*>(emulation::posted(8 * m + k)))[column];
+    const uint16_t high = (*static_cast<const uint16_t* const*>(emulation::posted(8 * m + k + 1)))[column];
+    out[m] = static_cast<uint32_t>(low) | static_cast<uint32_t>(high) << 16;
+  }
+  emulation::warp_barrier();
+  r0 = out[0];
+  r1 = out[1];
+}
+
+void reserve_scratch(Stream& stream, int64_t bytes) {
+  CudaStream& s = cuda_stream(stream);
+  s.scratch_used = 0;
+  if (s.scratch_bytes < bytes) {
+    std::free(s.scratch);
+    s.scratch = static_cast<std::byte*>(std::aligned_alloc(256, static_cast<size_t>(scratch_size(bytes))));
+    s.scratch_bytes = bytes;
+  }
+  std::memset(s.scratch, 0xa7, static_cast<size_t>(bytes));
+}
+
+}  // namespace di::kernels::cuda
