@@ -9,13 +9,12 @@
 #include <string>
 #include <string_view>
 
-#include "base/thread_pool.h"
+#include "cli/backend.h"
 #include "cli/local_model.h"
 #include "codec/conformance/conformance.h"
 #include "codec/tokenizer/tokenizer.h"
 #include "engine/conformance.h"
 #include "kernels/conformance_modules.h"
-#include "kernels/cpu/cpu.h"
 #include "kv/conformance.h"
 #include "model/conformance.h"
 #include "model/safetensors.h"
@@ -26,13 +25,15 @@ namespace {
 using namespace di;
 
 constexpr const char* kUsageText =
-    "usage: deepinfer-conformance KIND DIR [--vectors PATH] [--kernels fast|reference] [--threads N]\n"
+    "usage: deepinfer-conformance KIND DIR [--vectors PATH] [--kernels fast|reference] [--threads N] [--device "
+    "cpu|cuda[:N]]\n"
     "KIND: tokenizer, recipe, model, dspark, kv, structured\n";
 
 struct Arguments {
   std::string kind;
   std::string dir;
   std::string vectors;
+  std::string device = "cpu";
   bool reference = false;
   int threads = 0;
 };
@@ -46,6 +47,8 @@ bool parse(int argc, char** argv, Arguments& out) {
       out.vectors = value();
     else if (a == "--kernels")
       out.reference = value() == "reference";
+    else if (a == "--device")
+      out.device = value();
     else if (a == "--threads")
       out.threads = std::atoi(value().c_str());
     else if (a.starts_with("--"))
@@ -157,18 +160,22 @@ Totals run_kv(const Arguments& arguments) {
 }
 
 Totals run_model(const Arguments& arguments) {
-  ThreadPool pool(arguments.threads);
-  const kernels::cpu::StreamPtr stream = kernels::cpu::make_stream(pool);
-  const std::unique_ptr<device::Device> device = device::make_host_device();
-  const kernels::Ops& ops =
-      arguments.reference ? kernels::cpu::reference_ops() : kernels::cpu::ops(kernels::cpu::best_isa());
+  const Result<cli::Backend> backend = cli::open_backend(arguments.device, arguments.threads, arguments.reference);
+  if (!backend) {
+    std::fprintf(stderr, "deepinfer-conformance: %s\n", backend.error().message.c_str());
+    std::exit(backend.error().code == Errc::kUnavailable ? cli::kNoMemory : cli::kUsage);
+  }
   const auto texts = [](const std::string& dir) -> Result<std::vector<model::TokenText>> {
     const codec::TokenizerRef tokenizer = DI_TRY(codec::Tokenizer::load(dir));
     return cli::token_texts(*tokenizer);
   };
   Totals totals;
-  run_module_files(arguments.dir, ops, *stream, totals);
-  const model::ConformanceReport report = model::run_model_folders(arguments.dir, {ops, *stream, *device}, texts);
+  // The files of single modules are checked on the host's memory.
+  if (backend->device->kind() == device::Kind::kHost) {
+    run_module_files(arguments.dir, *backend->ops, *backend->stream, totals);
+  }
+  const model::ConformanceReport report =
+      model::run_model_folders(arguments.dir, {*backend->ops, *backend->stream, *backend->device}, texts);
   for (const model::ConformanceCase& c : report.cases) count(totals, c.name, c.passed, c.error, c.bound, c.detail);
   return totals;
 }

@@ -1,6 +1,5 @@
 #include "cli/local_model.h"
 
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -208,12 +207,19 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
   out->tokenizer = std::move(*tokenizer);
 
   stage(0.3, "weights");
-  out->pool = std::make_unique<ThreadPool>(options.threads);
-  out->stream = kernels::cpu::make_stream(*out->pool);
-  out->device = device::make_host_device();
-  const kernels::Ops& ops =
-      options.reference_kernels ? kernels::cpu::reference_ops() : kernels::cpu::ops(kernels::cpu::best_isa());
-  auto runner = engine::load_model_runner(options.folder, runner_options(options), {ops, *out->stream, *out->device},
+  Result<Backend> backend = open_backend(options.device, options.threads, options.reference_kernels);
+  if (!backend) {
+    const Errc code = backend.error().code;
+    return std::unexpected(LoadError{code == Errc::kUnavailable      ? kNoMemory
+                                     : code == Errc::kInvalidRequest ? kUsage
+                                                                     : kFailed,
+                                     backend.error().message});
+  }
+  out->backend = std::move(*backend);
+  const kernels::Ops& ops = *out->backend.ops;
+  engine::ModelRunnerOptions wanted = runner_options(options);
+  if (out->backend.memory_for_kv > 0) wanted.kv_memory_cap_bytes = out->backend.memory_for_kv;
+  auto runner = engine::load_model_runner(options.folder, wanted, {ops, *out->backend.stream, *out->backend.device},
                                           [&] { return token_texts(*out->tokenizer); });
   if (!runner) return std::unexpected(load_error(runner.error()));
   const model::ModelConfig& config = (*runner)->config();
@@ -251,11 +257,11 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
   out->system_fingerprint = fingerprint(
       options.folder, fmt::format("{} {} {} {}", ops.name, options.numerics, kv_dtype, fmt::join(options.ablate, " ")));
   out->summary = fmt::format(
-      "model {} ({}, {} weights) as {}; {} on {} threads, {} activations, {} KV; {} KV in {} blocks of {} tokens and "
+      "model {} ({}, {} weights) as {}; {} on {}, {} activations, {} KV; {} KV in {} blocks of {} tokens and "
       "{} slots; {}; "
       "context {}, {} sequences, {} rows per step; speculation {}; loaded in {:.2f} s",
       options.folder, model::to_string(v4 ? model::Family::kV4 : model::Family::kV41), mebibytes(weight_bytes),
-      names[0], ops.name, out->pool->size(), options.numerics, kv_dtype, mebibytes(kv.total_bytes()), kv.n_blocks - 1,
+      names[0], ops.name, out->backend.place, options.numerics, kv_dtype, mebibytes(kv.total_bytes()), kv.n_blocks - 1,
       out->engine->info().block_tokens, kv.n_slots - 1, describe_reuse(out->engine->info(), settings.reuse),
       out->engine->info().max_model_len, options.max_num_seqs, settings.max_num_batched_tokens,
       speculation_text(options, out->engine->info().max_drafts), static_cast<double>(clock.now_ns() - started) * 1e-9);

@@ -8,11 +8,9 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "base/thread_pool.h"
+#include "cli/backend.h"
 #include "cli/options.h"
-#include "device/device.h"
 #include "engine/engine.h"
-#include "kernels/cpu/cpu.h"
 #include "server/app.h"
 
 namespace di::cli {
@@ -25,9 +23,7 @@ std::vector<std::string> served_names(const ModelOptions& options);
 
 // Members are in the order they are made; the engine goes first.
 struct LocalModel {
-  std::unique_ptr<ThreadPool> pool;
-  kernels::cpu::StreamPtr stream;
-  std::unique_ptr<device::Device> device;
+  Backend backend;
   codec::TokenizerRef tokenizer;
   codec::CodecOptions codec;
   std::string system_fingerprint;

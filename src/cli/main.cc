@@ -159,6 +159,8 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       ->check(CLI::IsMember({"on", "off"}))
       ->type_name("on|off");
   app.add_option("--threads", o.threads, "Compute threads (all usable cores)")->check(CLI::Range(1, 1024));
+  app.add_option("--device", o.device, "Where the model runs: cpu, or an NVIDIA device cuda[:N]")
+      ->capture_default_str();
   app.add_option("--served-model-name", o.served_model_names, "Names that requests may give; the first is reported")
       ->type_name("NAME");
   app.add_option("--spec", o.spec,

@@ -25,6 +25,7 @@ inline constexpr std::array<const char*, 4> kAblations = {"engram", "selection",
 struct ModelOptions {
   std::string folder;
   int32_t threads = 0;  // 0: the usable cores
+  std::string device = "cpu";
   std::string numerics = "exact";
   bool kv_quant = true;
   int64_t max_model_len = 0;

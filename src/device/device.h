@@ -20,6 +20,11 @@ class Device {
   // 64-byte aligned, zero-filled on first use. resource_exhausted names the bytes asked for.
   virtual Result<std::byte*> allocate(size_t bytes) = 0;
   virtual void release(std::byte* data, size_t bytes) = 0;
+  // Fills memory of the device before anything runs on it (weights); has finished when it returns.
+  virtual Result<void> load(std::byte* to, const std::byte* from, size_t bytes);
+  // Where the operators read host data that stays where it is (tables too large for the device). The range must outlive
+  // the device.
+  virtual Result<const std::byte*> share(const std::byte* data, size_t bytes);
 };
 
 // Pages are mapped lazily: memory that is never touched is never resident.

@@ -14,6 +14,7 @@
 #include "model/cache.h"
 #include "model/config.h"
 #include "model/memory_plan.h"
+#include "model/place.h"
 #include "model/safetensors.h"
 #include "model/schedule.h"
 #include "model/weights.h"
@@ -30,16 +31,18 @@ struct Parts {
   Schedule schedule;
   std::unique_ptr<Safetensors> checkpoint;
   ModelWeights weights;
+  device::Buffer placed;  // the weights, where the device does not read the mapped checkpoint
   std::optional<EngramTables> engram;
 };
 
-Result<std::unique_ptr<Parts>> load_parts(const std::string& folder,
+Result<std::unique_ptr<Parts>> load_parts(const std::string& folder, device::Device& device,
                                           const std::function<std::vector<TokenText>()>& texts) {
   auto parts = std::make_unique<Parts>();
   parts->config = DI_TRY(load_config(folder));
   parts->schedule = DI_TRY(make_schedule(parts->config));
   parts->checkpoint = std::make_unique<Safetensors>(DI_TRY(Safetensors::open(folder)));
   parts->weights = DI_TRY(bind_weights(parts->config, parts->schedule, *parts->checkpoint));
+  parts->placed = DI_TRY(place_weights(parts->config, parts->schedule, parts->weights, device));
   if (!parts->config.engram_layer_ids.empty()) {
     std::vector<TokenText> tokens;
     if (!parts->config.engram_identity_map()) tokens = texts();
@@ -114,7 +117,8 @@ class LoadedModelRunner final : public ModelRunner {
     const EngramTables* engram = parts_->engram ? &*parts_->engram : nullptr;
     DI_TRY(build_batch(parts_->config, parts_->schedule, engram, rule_, info_.block_tokens, chunks, batch_));
     const ForwardResult result = forward_.run(batch_, cache_);
-    return LogitsView{static_cast<float*>(result.logits.data), result.logits.rows, result.logits.stride};
+    const kernels::Tensor logits = forward_.on_host(result.logits, logits_);
+    return LogitsView{static_cast<float*>(logits.data), logits.rows, logits.stride};
   }
 
   void copy(std::span<const CopyPair> blocks, std::span<const CopyPair> slots) override {
@@ -182,6 +186,7 @@ class LoadedModelRunner final : public ModelRunner {
   std::vector<DraftChunk> draft_chunks_;
   DraftResult draft_;
   Batch batch_;
+  std::vector<std::byte> logits_;  // read back from a device
   RunnerInfo info_;
 };
 
@@ -216,7 +221,7 @@ Result<KvPlan> plan_kv(const CacheLayout& layout, int64_t max_positions, const M
 Result<std::unique_ptr<ModelRunner>> load_model_runner(const std::string& folder, const ModelRunnerOptions& options,
                                                        const ModelBackend& backend,
                                                        const std::function<std::vector<TokenText>()>& texts) {
-  std::unique_ptr<Parts> parts = DI_TRY(load_parts(folder, texts));
+  std::unique_ptr<Parts> parts = DI_TRY(load_parts(folder, backend.device, texts));
   int64_t positions = parts->config.max_position_embeddings;
   if (options.max_model_len > positions) {
     return fail(Errc::kInvalidRequest, "max-model-len is {}, the model has {} positions", options.max_model_len,

@@ -4,7 +4,8 @@
 // others.
 //
 // Common rules
-//   * Arguments are views (tensor.h); outputs come last; no operator allocates what the caller can see.
+//   * Arguments are views (tensor.h); outputs come last; no operator allocates what the caller can see. Everything an
+//     argument points to lies in the backend's memory; only the fields themselves are the host's.
 //   * Activations are fp32 (`exact`) or bf16 (`trained`); accumulation is fp32; norms, softmax, router,
 //   hyper-connection
 //     coefficients and gates are fp32 always.
@@ -428,6 +429,10 @@ struct Ops {
   void (*gather_table)(const GatherTableArgs&, Stream&);
   void (*confidence)(const ConfidenceArgs&, Stream&);
   void (*argmax)(const ArgmaxArgs&, Stream&);
+  // Where the backend's memory is not the host's (null where it is): copies in the order of the stream. copy_in has
+  // read its source when it returns; copy_out waits until the bytes are there.
+  void (*copy_in)(void* to, const void* from, int64_t bytes, Stream&) = nullptr;
+  void (*copy_out)(void* to, const void* from, int64_t bytes, Stream&) = nullptr;
 };
 
 }  // namespace di::kernels

@@ -34,3 +34,13 @@ endif()
 add_executable(bench_kernels EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/kernels/bench_kernels.cc)
 target_link_libraries(bench_kernels PRIVATE di_kernels di_warnings ${CMAKE_DL_LIBS})
 target_link_libraries(di_kernels PRIVATE ${CMAKE_DL_LIBS})
+
+# The CUDA backend: nvcc for the kernels, the host compiler for the rest. Products and sums are fused only where the code
+# says so, so that values match the reference.
+if(DI_CUDA)
+  file(GLOB di_cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu)
+  add_library(di_kernels_cuda STATIC ${di_cuda_sources})
+  target_include_directories(di_kernels_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_compile_options(di_kernels_cuda PRIVATE -O3 -fmad=false --expt-relaxed-constexpr -lineinfo -Werror all-warnings)
+  target_link_libraries(di_kernels PUBLIC di_kernels_cuda CUDA::cudart_static)
+endif()

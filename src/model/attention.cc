@@ -94,6 +94,7 @@ Tensor Forward::attention(Pass& pass, const LayerPlan& plan, const AttentionWeig
 void Forward::compress(Pass& pass, const LayerPlan& plan, const AttentionWeights& w, const Tensor& y) {
   const ClosingRows& closing = pass.batch->closing_for(plan.ratio);
   const auto n = static_cast<int32_t>(closing.rows.size());
+  const int32_t* closing_rows = on_device(closing.rows);
   const kernels::CompressorStateView state = pass.cache.state(plan.kv_source_index);
   const bool gated = plan.has_compressor_gate;
   const Tensor v = gated ? linear_fp32(y, w.compressor.wkv) : linear(y, w.compressor.wkv);
@@ -106,7 +107,7 @@ void Forward::compress(Pass& pass, const LayerPlan& plan, const AttentionWeights
                  .norm_eps = eps(),
                  .round_bf16 = numerics_.round_bf16,
                  .rows = pass.rows,
-                 .closing = closing.rows.data(),
+                 .closing = closing_rows,
                  .n_closing = n,
                  .state = state,
                  .latent = latent},
@@ -121,7 +122,7 @@ void Forward::compress(Pass& pass, const LayerPlan& plan, const AttentionWeights
                                .rope_dim = config_.qk_rope_head_dim,
                                .ratio = plan.ratio,
                                .rows = pass.rows,
-                               .closing = closing.rows.data(),
+                               .closing = closing_rows,
                                .n_closing = n,
                                .round_bf16 = numerics_.round_bf16,
                                .pages = pass.cache.main_pages(plan.kv_source_index)};
@@ -178,34 +179,39 @@ void Forward::select(Pass& pass, const LayerPlan& plan, const IndexerWeights& w,
 // Ablation: the newest entries instead of the scored ones.
 void Forward::select_newest(Pass& pass, const LayerPlan& plan) {
   const int32_t topk = config_.index_topk;
-  for (int32_t t = 0; t < pass.rows.n; ++t) {
-    const int32_t visible = ((*pass.positions)[static_cast<size_t>(t)] + 1) / plan.ratio;
-    const int32_t first = std::max(0, visible - topk);
-    for (int32_t i = 0; i < topk; ++i) pass.selection[int64_t{t} * topk + i] = first + i < visible ? first + i : -1;
-  }
+  edit_ids(pass.selection, int64_t{pass.rows.n} * topk, [&](int32_t* selection) {
+    for (int32_t t = 0; t < pass.rows.n; ++t) {
+      const int32_t visible = ((*pass.positions)[static_cast<size_t>(t)] + 1) / plan.ratio;
+      const int32_t first = std::max(0, visible - topk);
+      for (int32_t i = 0; i < topk; ++i) selection[int64_t{t} * topk + i] = first + i < visible ? first + i : -1;
+    }
+  });
 }
 
 // Ablation: the newest blocks instead of the scored ones; where every block is a candidate nothing changes.
 void Forward::newest_candidates(Pass& pass, const LayerPlan& plan) {
   const int32_t topk = config_.candidate_topk_blocks;
-  for (int32_t t = 0; t < pass.rows.n; ++t) {
-    int32_t* row = pass.candidates + int64_t{t} * topk;
-    if (topk == 0 || row[0] == -2) continue;
-    const int32_t visible = ((*pass.positions)[static_cast<size_t>(t)] + 1) / plan.ratio;
-    const int32_t blocks = (visible + config_.candidate_block_size - 1) / config_.candidate_block_size;
-    const int32_t first = std::max(0, blocks - topk);
-    for (int32_t i = 0; i < topk; ++i) row[i] = first + i < blocks ? first + i : -1;
-  }
+  edit_ids(pass.candidates, int64_t{pass.rows.n} * topk, [&](int32_t* candidates) {
+    for (int32_t t = 0; t < pass.rows.n; ++t) {
+      int32_t* row = candidates + int64_t{t} * topk;
+      if (topk == 0 || row[0] == -2) continue;
+      const int32_t visible = ((*pass.positions)[static_cast<size_t>(t)] + 1) / plan.ratio;
+      const int32_t blocks = (visible + config_.candidate_block_size - 1) / config_.candidate_block_size;
+      const int32_t first = std::max(0, blocks - topk);
+      for (int32_t i = 0; i < topk; ++i) row[i] = first + i < blocks ? first + i : -1;
+    }
+  });
 }
 
 // From here on only the kept rows exist: the streams, the site's coefficients and the sub-layer's input are gathered.
 void Forward::enter_decoder(Pass& pass, Site& site) {
   const Batch& batch = *pass.batch;
   const auto n = static_cast<int32_t>(batch.decoder_index.size());
+  const int32_t* index = on_device(batch.decoder_index);
   const auto take_into = [&](const Tensor& x, const Tensor& y) {
-    ops_.gather_rows({.x = x, .index = batch.decoder_index.data(), .n = n, .y = y}, stream_);
+    ops_.gather_rows({.x = x, .index = index, .n = n, .y = y}, stream_);
   };
-  pass.rows = batch.rows(batch.boundary);
+  pass.rows = on_device(batch.rows(batch.boundary), static_cast<int64_t>(batch.state_slot.size()));
   pass.positions = &batch.decoder.positions;
   pass.in_decoder = true;
   if (n == 0) return;

@@ -181,7 +181,7 @@ void run_folder(const fs::path& folder, const ConformanceBackend& backend, const
   }
   if (files.empty()) return;
   std::sort(files.begin(), files.end());
-  const auto model = FixtureModel::load(folder.string(), texts);
+  const auto model = FixtureModel::load(folder.string(), texts, &backend.device);
   if (!model) return cannot_run(report, folder.filename().string(), model.error());
   for (const fs::path& file : files) run_file(file, **model, backend, options, report);
 }

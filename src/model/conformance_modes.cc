@@ -100,8 +100,8 @@ void run_draft_pass(const FixtureModel& model, const ConformanceBackend& backend
   for (int32_t s = 0; s < model.config.num_nextn_predict_layers; ++s) {
     hidden(fmt::format("mtp.{}.streams", s), captured[fmt::format("{}.streams", s)]);
   }
-  hidden("head_hidden", to_floats(draft.head_hidden));
-  compare(report, expected.label() + " base_logits", expected.floats("base_logits"), to_floats(draft.base_logits),
+  hidden("head_hidden", run.floats(draft.head_hidden));
+  compare(report, expected.label() + " base_logits", expected.floats("base_logits"), run.floats(draft.base_logits),
           2e-4);
   std::vector<float> corrected;
   std::vector<float> confidences;
@@ -109,7 +109,7 @@ void run_draft_pass(const FixtureModel& model, const ConformanceBackend& backend
   int32_t previous = golden;
   for (int32_t k = 0; k < draft.block; ++k) {
     float confidence = 0.F;
-    const std::vector<float> row = to_floats(run.forward().draft_step(draft, k, &previous, 1.F, &confidence));
+    const std::vector<float> row = run.floats(run.forward().draft_step(draft, k, &previous, 1.F, &confidence));
     previous = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
     corrected.insert(corrected.end(), row.begin(), row.end());
     confidences.push_back(confidence);

@@ -149,7 +149,7 @@ void compare_round(FixtureRun& run, const Expected& expected, const std::string&
                    int32_t context, bool kv_quant, DraftTally& tally) {
   const DraftChunk chunk{.golden = golden, .context_position = context, .state_slot = 1, .window_start = 0};
   const DraftResult draft = run.forward().draft({&chunk, 1}, run.cache());
-  const std::vector<float> base = to_floats(draft.base_logits);
+  const std::vector<float> base = run.floats(draft.base_logits);
   const auto vocab = static_cast<size_t>(draft.base_logits.cols);
   const auto block = static_cast<size_t>(draft.block);
   const auto base_ids = expected.ints(key + "base_top8_ids");
@@ -165,7 +165,7 @@ void compare_round(FixtureRun& run, const Expected& expected, const std::string&
     const size_t i = round * block + k;
     float confidence = 0.F;
     const std::vector<float> row =
-        to_floats(run.forward().draft_step(draft, static_cast<int32_t>(k), &previous, 1.F, &confidence));
+        run.floats(run.forward().draft_step(draft, static_cast<int32_t>(k), &previous, 1.F, &confidence));
     double error = row_error(std::span(base).subspan(k * vocab, vocab), std::span(base_ids).subspan(i * 8, 8),
                              std::span(base_values).subspan(i * 8, 8), static_cast<double>(base_lse[i]));
     error = std::max(error, row_error(row, std::span(ids).subspan(i * 8, 8), std::span(values).subspan(i * 8, 8),

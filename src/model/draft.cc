@@ -74,21 +74,22 @@ DraftResult Forward::draft(std::span<const DraftChunk> chunks, KvCache& cache, c
     }
   }
 
-  Pass pass{.cache = cache, .tap = tap};
+  Pass pass{.cache = cache, .tap = tap, .forward = this};
   pass.rows.n = draft_rows_.size();
   pass.rows.positions = draft_rows_.positions.data();
   pass.rows.sequence = draft_rows_.sequence.data();
   pass.rows.window_begin = draft_rows_.window_begin.data();
   pass.rows.window_end = draft_rows_.window_end.data();
   pass.rows.state_slot = draft_slots_.data();
+  pass.rows = on_device(pass.rows, static_cast<int64_t>(chunks.size()));
   pass.positions = &draft_rows_.positions;
-  pass.fresh_row = draft_fresh_row_.data();
-  pass.fresh_position = draft_fresh_position_.data();
+  pass.fresh_row = on_device(draft_fresh_row_);
+  pass.fresh_position = on_device(draft_fresh_position_);
   pass.rope_plain = rope_table(draft_rows_.positions, /*compressed=*/false);
   pass.streams = activation(pass.rows.n, int64_t{config_.hc_mult} * config_.hidden_size);
   pass.mix = fp32(pass.rows.n, config_.hc_mult);
   pass.next_mix = fp32(pass.rows.n, config_.hc_mult);
-  ops_.embed({.ids = draft_ids_.data(),
+  ops_.embed({.ids = on_device(draft_ids_),
               .n_tokens = pass.rows.n,
               .table = weights_.embed,
               .override_row = nullptr,
@@ -131,15 +132,18 @@ Tensor Forward::draft_step(const DraftResult& draft, int32_t k, const int32_t* p
     return view;
   };
   const Tensor e = activation(n, config_.dspark_markov_rank);
-  ops_.gather_table({.table = w.markov_head.embed, .index = previous, .n = n, .y = e}, stream_);
+  ops_.gather_table({.table = w.markov_head.embed, .index = on_device(previous, n), .n = n, .y = e}, stream_);
   const Tensor logits = every(draft.base_logits);
   ops_.linear({.x = e, .w = w.markov_head.head, .numerics = numerics_, .accumulate = true, .y = logits}, stream_);
+  const bool shared = ops_.copy_out == nullptr;
+  float* written = shared ? confidence : workspace_.array<float>(n);
   ops_.confidence({.h = every(draft.head_hidden),
                    .e = e,
                    .w = w.confidence_head_proj,
                    .temperature = temperature,
-                   .confidence = confidence},
+                   .confidence = written},
                   stream_);
+  if (!shared) ops_.copy_out(confidence, written, int64_t{n} * 4, stream_);
   return logits;
 }
 

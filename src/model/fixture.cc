@@ -3,16 +3,21 @@
 #include <cstring>
 
 #include "base/numeric.h"
+#include "model/place.h"
 
 namespace di::model {
 
-Result<std::unique_ptr<FixtureModel>> FixtureModel::load(const std::string& dir, const TokenTextLoader& texts) {
+Result<std::unique_ptr<FixtureModel>> FixtureModel::load(const std::string& dir, const TokenTextLoader& texts,
+                                                         device::Device* device) {
   auto model = std::make_unique<FixtureModel>();
   model->dir = dir;
   model->config = DI_TRY(load_config(dir));
   model->schedule = DI_TRY(make_schedule(model->config));
   model->checkpoint = std::make_unique<Safetensors>(DI_TRY(Safetensors::open(dir)));
   model->weights = DI_TRY(bind_weights(model->config, model->schedule, *model->checkpoint));
+  if (device != nullptr) {
+    model->placed = DI_TRY(place_weights(model->config, model->schedule, model->weights, *device));
+  }
   if (!model->config.engram_layer_ids.empty()) {
     std::vector<TokenText> tokens;
     if (!model->config.engram_identity_map()) tokens = DI_TRY(texts(dir));
@@ -59,18 +64,27 @@ Result<std::vector<float>> FixtureRun::feed(std::span<const int32_t> tokens, int
   DI_TRY(
       build_batch(model_->config, model_->schedule, engram, options_.rule, options_.block_tokens, {&chunk, 1}, batch_));
   const ForwardResult result = forward_->run(batch_, cache_, tap);
-  hidden_ = to_floats(result.hidden);
-  return to_floats(result.logits);
+  hidden_ = floats(result.hidden);
+  return floats(result.logits);
+}
+
+std::vector<float> FixtureRun::floats(const kernels::Tensor& t) const {
+  std::vector<std::byte> buffer;
+  return to_floats(forward_->on_host(t, buffer));
 }
 
 std::vector<float> FixtureRun::entries(const kernels::PageView& pages, int32_t n) const {
   std::vector<float> out(static_cast<size_t>(n) * static_cast<size_t>(pages.width));
   const int64_t data_bytes = kernels::data_bytes(pages.format, pages.width);
   const int64_t scale_bytes = kernels::scale_bytes(pages.format, pages.width);
+  std::vector<uint8_t> bytes(static_cast<size_t>(pages.entries_per_block * (data_bytes + scale_bytes)));
   for (int32_t g = 0; g < n; ++g) {
     const int64_t block = block_table_[static_cast<size_t>(g / pages.entries_per_block)];
     const int64_t e = g % pages.entries_per_block;
-    const uint8_t* base = pages.base + block * pages.block_stride;
+    if (e == 0) {
+      forward_->read(bytes.data(), pages.base + block * pages.block_stride, static_cast<int64_t>(bytes.size()));
+    }
+    const uint8_t* base = bytes.data();
     const uint8_t* data = base + e * (pages.split_scales ? data_bytes : data_bytes + scale_bytes);
     const uint8_t* scale =
         pages.split_scales ? base + pages.entries_per_block * data_bytes + e * scale_bytes : data + data_bytes;

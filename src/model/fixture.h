@@ -22,7 +22,10 @@ struct FixtureModel {
   ModelWeights weights;
   std::optional<EngramTables> engram;
 
-  static Result<std::unique_ptr<FixtureModel>> load(const std::string& dir, const TokenTextLoader& texts);
+  device::Buffer placed;  // the weights, where the device does not read the mapped checkpoint
+
+  static Result<std::unique_ptr<FixtureModel>> load(const std::string& dir, const TokenTextLoader& texts,
+                                                    device::Device* device = nullptr);
 };
 
 struct FixtureOptions {
@@ -50,6 +53,8 @@ class FixtureRun {
   const std::vector<float>& hidden() const { return hidden_; }
 
   Forward& forward() { return *forward_; }
+  // A result of the forward pass as fp32.
+  std::vector<float> floats(const kernels::Tensor& t) const;
   KvCache& cache() { return cache_; }
   const Batch& batch() const { return batch_; }
   // Main entries (or index keys) of a KV source plane as read back, [n, width].

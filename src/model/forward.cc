@@ -5,6 +5,7 @@
 #include "model/forward.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "model/forward_pass.h"
@@ -32,11 +33,12 @@ Forward::Forward(const ModelConfig& config, const Schedule& schedule, const Mode
 
 ForwardResult Forward::run(const Batch& batch, KvCache& cache, const Tap* tap) {
   workspace_.release({});
-  Pass pass{.batch = &batch, .cache = cache, .tap = tap};
-  pass.rows = batch.rows(batch.all);
+  Pass pass{.batch = &batch, .cache = cache, .tap = tap, .forward = this};
+  const auto sequences = static_cast<int64_t>(batch.state_slot.size());
+  pass.rows = on_device(batch.rows(batch.all), sequences);
   pass.positions = &batch.all.positions;
-  pass.fresh_row = batch.fresh_row.data();
-  pass.fresh_position = batch.fresh_position.data();
+  pass.fresh_row = on_device(batch.fresh_row);
+  pass.fresh_position = on_device(batch.fresh_position);
   pass.rope_plain = rope_table(batch.all.positions, /*compressed=*/false);
   pass.rope_compressed = rope_table(batch.all.positions, /*compressed=*/true);
   pass.streams = activation(pass.rows.n, int64_t{config_.hc_mult} * config_.hidden_size);
@@ -56,7 +58,7 @@ ForwardResult Forward::run(const Batch& batch, KvCache& cache, const Tap* tap) {
                                static_cast<int64_t>(config_.dspark_target_layer_ids.size()) * config_.hidden_size);
   }
 
-  ops_.embed({.ids = batch.ids.data(),
+  ops_.embed({.ids = on_device(batch.ids),
               .n_tokens = pass.rows.n,
               .table = weights_.embed,
               .override_row = nullptr,
@@ -69,9 +71,9 @@ ForwardResult Forward::run(const Batch& batch, KvCache& cache, const Tap* tap) {
     block(pass, plan, weights_.layers[static_cast<size_t>(plan.layer)]);
     if (pass.rows.n == 0) return {};  // every row of the call stops at the boundary layer (truncated prefill)
     if (pass.in_decoder && plan.layer == schedule_.boundary) {
-      pass.rows = batch.rows(batch.decoder);
-      pass.fresh_row = batch.decoder_fresh_row.data();
-      pass.fresh_position = batch.decoder_fresh_position.data();
+      pass.rows = on_device(batch.rows(batch.decoder), sequences);
+      pass.fresh_row = on_device(batch.decoder_fresh_row);
+      pass.fresh_position = on_device(batch.decoder_fresh_position);
     }
   }
   if (options_.draft_context) draft_context(pass);
@@ -154,7 +156,7 @@ void Forward::engram(Pass& pass, const LayerPlan& plan, const EngramWeights& w) 
   }
   const Tensor e = activation(pass.rows.n, int64_t{columns} * config_.engram_head_dim);
   ops_.engram_gather({.table = w.embed,
-                      .rows = (pass.in_decoder ? kept_rows : all_rows).data(),
+                      .rows = on_device(pass.in_decoder ? kept_rows : all_rows),
                       .n_tokens = pass.rows.n,
                       .columns = columns,
                       .e = e},
@@ -180,19 +182,18 @@ Tensor Forward::moe(Pass& pass, const LayerPlan& plan, const FfnWeights& w, cons
   const int32_t k = plan.experts_per_token;
   auto* ids = workspace_.array<int32_t>(int64_t{n} * k);
   const Tensor weights = fp32(n, k);
-  int32_t* forced = nullptr;
+  std::vector<int32_t> forced;
   if (w.gate.tid2eid != nullptr) {
-    forced = workspace_.array<int32_t>(int64_t{n} * k);
     for (int32_t t = 0; t < n; ++t) {
       const int64_t id = pass.batch->ids[static_cast<size_t>(t)];
-      std::copy_n(w.gate.tid2eid + id * k, k, forced + int64_t{t} * k);
+      forced.insert(forced.end(), w.gate.tid2eid + id * k, w.gate.tid2eid + (id + 1) * k);
     }
   }
   ops_.router({.y = y,
                .gate = w.gate.weight,
                .bias = w.gate.bias,
                .bias_vl = w.gate.bias_vl,
-               .forced_ids = forced,
+               .forced_ids = forced.empty() ? nullptr : on_device(forced),
                .rows = pass.rows,
                .k = k,
                .scale = static_cast<float>(config_.routed_scaling_factor),
@@ -206,8 +207,9 @@ Tensor Forward::moe(Pass& pass, const LayerPlan& plan, const FfnWeights& w, cons
             .ids = ids,
             .weights = static_cast<const float*>(weights.data),
             .k = k,
-            .experts = w.experts.data(),
+            .experts = w.table,
             .n_experts = static_cast<int32_t>(w.experts.size()),
+            .form = w.form,
             .shared = w.shared_experts,
             .swiglu_limit = static_cast<float>(config_.swiglu_limit),
             .numerics = numerics_,
@@ -233,6 +235,46 @@ ForwardResult Forward::head(Pass& pass) {
                stream_);
   result.logits = linear_fp32(result.hidden, weights_.head);
   return result;
+}
+
+kernels::Rows Forward::on_device(const kernels::Rows& rows, int64_t sequences) {
+  kernels::Rows out = rows;
+  out.positions = on_device(rows.positions, rows.n);
+  out.sequence = on_device(rows.sequence, rows.n);
+  out.window_begin = on_device(rows.window_begin, rows.n);
+  out.window_end = on_device(rows.window_end, rows.n);
+  out.is_image = on_device(rows.is_image, rows.n);
+  out.state_slot = on_device(rows.state_slot, sequences);
+  out.block_table = on_device(rows.block_table, sequences * rows.block_table_stride);
+  return out;
+}
+
+void Forward::edit_ids(int32_t* ids, int64_t n, const std::function<void(int32_t*)>& edit) {
+  if (ops_.copy_in == nullptr) return edit(ids);
+  std::vector<int32_t> copy(static_cast<size_t>(n));
+  read(copy.data(), ids, n * 4);
+  edit(copy.data());
+  ops_.copy_in(ids, copy.data(), n * 4, stream_);
+}
+
+void Forward::read(void* to, const void* from, int64_t bytes) const {
+  if (bytes == 0) return;
+  if (ops_.copy_out == nullptr) {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  } else {
+    ops_.copy_out(to, from, bytes, stream_);
+  }
+}
+
+Tensor Forward::on_host(const Tensor& t, std::vector<std::byte>& buffer) const {
+  if (ops_.copy_out == nullptr || t.data == nullptr || t.rows == 0) return t;
+  // With the gaps between the rows, but none behind the last.
+  const int64_t bytes = ((t.rows - 1) * t.stride + t.cols) * kernels::size_of(t.dtype);
+  buffer.resize(static_cast<size_t>(bytes));
+  read(buffer.data(), t.data, bytes);
+  Tensor copy = t;
+  copy.data = buffer.data();
+  return copy;
 }
 
 Tensor Forward::activation(int64_t rows, int64_t cols) {
@@ -263,16 +305,16 @@ Tensor Forward::rms_norm(const Tensor& x, const Weight& w) {
 Tensor Forward::take_rows(const Tensor& x, const std::vector<int32_t>& index) {
   const auto n = static_cast<int32_t>(index.size());
   const Tensor y = workspace_.tensor(n, x.cols, x.dtype);
-  ops_.gather_rows({.x = x, .index = index.data(), .n = n, .y = y}, stream_);
+  ops_.gather_rows({.x = x, .index = on_device(index), .n = n, .y = y}, stream_);
   return y;
 }
 
 const float* Forward::rope_table(const std::vector<int32_t>& positions, bool compressed) {
   const auto n = static_cast<int32_t>(positions.size());
   auto* table = workspace_.array<float>(int64_t{n} * config_.qk_rope_head_dim);
-  ops_.rope_table({.positions = positions.data(),
+  ops_.rope_table({.positions = on_device(positions),
                    .n = n,
-                   .inv_freq = (compressed ? rope_.compressed : rope_.plain).data(),
+                   .inv_freq = on_device(compressed ? rope_.compressed : rope_.plain),
                    .rope_dim = config_.qk_rope_head_dim,
                    .table = table},
                   stream_);
@@ -282,8 +324,11 @@ const float* Forward::rope_table(const std::vector<int32_t>& positions, bool com
 void Forward::Pass::emit_ids(std::string_view name, int32_t layer, const int32_t* ids, int64_t n,
                              int64_t columns) const {
   if (tap == nullptr) return;
+  // As a matrix of 4-byte elements, whatever they are.
+  std::vector<std::byte> buffer;
+  const Tensor read = forward->on_host({const_cast<int32_t*>(ids), DType::kF32, n, columns, columns}, buffer);
   std::vector<float> values(static_cast<size_t>(n * columns));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(ids[i]);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(static_cast<const int32_t*>(read.data)[i]);
   (*tap)(name, layer, {values.data(), DType::kF32, n, columns, columns});
 }
 

@@ -4,6 +4,7 @@
 // A Forward is used by one thread. Weights and schedule are shared and read-only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -83,6 +84,11 @@ class Forward {
   kernels::Tensor draft_step(const DraftResult& draft, int32_t k, const int32_t* previous, float temperature,
                              float* confidence);
 
+  // Bytes of the operators' memory, once the stream has computed them.
+  void read(void* to, const void* from, int64_t bytes) const;
+  // The tensor as the host reads and may write it: itself, or a copy in `buffer` once the stream has computed it.
+  kernels::Tensor on_host(const kernels::Tensor& t, std::vector<std::byte>& buffer) const;
+
   const ModelConfig& config() const { return config_; }
   const ForwardOptions& options() const { return options_; }
   size_t workspace_bytes() const { return workspace_.bytes_held(); }
@@ -118,6 +124,22 @@ class Forward {
   // forward_v4.cc
   void compress_v4(Pass& pass, const LayerPlan& plan, const AttentionWeights& w, const kernels::Tensor& y);
   kernels::Tensor head_mix_v4(const kernels::Tensor& streams);
+
+  // Host data where the operators read it: itself, or a copy in the workspace where memory is not shared.
+  template <class T>
+  const T* on_device(const T* data, int64_t n) {
+    if (ops_.copy_in == nullptr || data == nullptr) return data;
+    T* copy = workspace_.array<T>(n);
+    ops_.copy_in(copy, data, n * static_cast<int64_t>(sizeof(T)), stream_);
+    return copy;
+  }
+  template <class T>
+  const T* on_device(const std::vector<T>& data) {
+    return on_device(data.data(), static_cast<int64_t>(data.size()));
+  }
+  kernels::Rows on_device(const kernels::Rows& rows, int64_t sequences);
+  // Lets the host change n ids of the workspace.
+  void edit_ids(int32_t* ids, int64_t n, const std::function<void(int32_t*)>& edit);
 
   kernels::Tensor activation(int64_t rows, int64_t cols);
   kernels::Tensor fp32(int64_t rows, int64_t cols);

@@ -2,6 +2,7 @@
 // src/model/{forward,attention,draft,forward_v4}.cc.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +14,7 @@ struct Forward::Pass {
   const Batch* batch = nullptr;  // null in a draft pass
   KvCache& cache;
   const Tap* tap = nullptr;
+  const Forward* forward = nullptr;
 
   // The rows that go through the layers now: all rows in the encoder, the kept ones in the decoder.
   kernels::Rows rows{};
@@ -42,7 +44,9 @@ struct Forward::Pass {
   int32_t* candidates = nullptr;  // [rows, candidate_topk_blocks]
 
   void emit(std::string_view name, int32_t layer, const kernels::Tensor& value) const {
-    if (tap != nullptr && value.data != nullptr) (*tap)(name, layer, value);
+    if (tap == nullptr || value.data == nullptr) return;
+    std::vector<std::byte> buffer;
+    (*tap)(name, layer, forward->on_host(value, buffer));
   }
   // Integers reach a tap as fp32, exact below 2^24.
   void emit_ids(std::string_view name, int32_t layer, const int32_t* ids, int64_t n, int64_t columns) const;

@@ -11,6 +11,7 @@ using kernels::Tensor;
 void Forward::compress_v4(Pass& pass, const LayerPlan& plan, const AttentionWeights& w, const Tensor& y) {
   const ClosingRows& closing = pass.batch->closing_for(plan.ratio);
   const auto n = static_cast<int32_t>(closing.rows.size());
+  const int32_t* closing_rows = on_device(closing.rows);
   const float* table = n > 0 ? rope_table(closing.group_positions, /*compressed=*/true) : nullptr;
   const auto store = [&](const CompressorWeights& c, int32_t width, const kernels::CompressorStateView& state,
                          const kernels::PageView& pages) {
@@ -24,7 +25,7 @@ void Forward::compress_v4(Pass& pass, const LayerPlan& plan, const AttentionWeig
                       .norm_eps = eps(),
                       .round_bf16 = numerics_.round_bf16,
                       .rows = pass.rows,
-                      .closing = closing.rows.data(),
+                      .closing = closing_rows,
                       .n_closing = n,
                       .state = state,
                       .latent = latent},
@@ -38,7 +39,7 @@ void Forward::compress_v4(Pass& pass, const LayerPlan& plan, const AttentionWeig
                      .rope_dim = config_.qk_rope_head_dim,
                      .ratio = plan.ratio,
                      .rows = pass.rows,
-                     .closing = closing.rows.data(),
+                     .closing = closing_rows,
                      .n_closing = n,
                      .round_bf16 = numerics_.round_bf16,
                      .pages = pages},

@@ -227,10 +227,21 @@ class Binder {
 
 }  // namespace
 
+std::vector<FfnWeights*> all_ffn(ModelWeights& weights) {
+  std::vector<FfnWeights*> out;
+  for (LayerWeights& layer : weights.layers) out.push_back(&layer.ffn);
+  for (MtpWeights& layer : weights.mtp) out.push_back(&layer.block.ffn);
+  return out;
+}
+
 Result<ModelWeights> bind_weights(const ModelConfig& config, const Schedule& schedule, const Safetensors& checkpoint) {
   ModelWeights out;
   const std::vector<TensorSlot> slots = list_tensors(config, schedule, out);
   DI_TRY(Binder(config, checkpoint, out).bind_all(slots));
+  for (FfnWeights* f : all_ffn(out)) {
+    f->form = kernels::form_of(f->experts.data(), static_cast<int64_t>(f->experts.size()));
+    f->table = f->experts.data();
+  }
   return out;
 }
 

@@ -60,6 +60,8 @@ struct FfnWeights {
   GateWeights gate;
   ExpertWeights shared_experts;
   std::vector<ExpertWeights> experts;  // [n_routed_experts], contiguous
+  kernels::ExpertForm form;
+  const ExpertWeights* table = nullptr;  // `experts` where the operators read them
 };
 
 struct EngramWeights {
@@ -143,6 +145,9 @@ struct ModelWeights {
   int64_t mapped_bytes = 0;                   // declared tensors used in place
   int64_t copied_bytes = 0;                   // declared tensors in `owned`
 };
+
+// The expert layers, backbone then draft.
+std::vector<FfnWeights*> all_ffn(ModelWeights& weights);
 
 // Binds every declared tensor (model.md §3.1, §3.2) and checks name, dtype, shape and scale of each. Errors
 // (kCorruption) name the checkpoint file, tensor, what was expected and what was found.

@@ -32,11 +32,13 @@ endif()
 add_executable(kernels_cuda_emulated_tests
   ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/emulated_test.cc
   ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/formats_test.cc
+  ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/model_test.cc
   ${CMAKE_SOURCE_DIR}/tests/kernels/ops_compare.cc
   ${CMAKE_SOURCE_DIR}/tests/kernels/ops_cases_dense.cc
   ${CMAKE_SOURCE_DIR}/tests/kernels/ops_cases_cache.cc)
 target_link_libraries(kernels_cuda_emulated_tests PRIVATE
-  di_cuda_emulated di_kernels di_warnings GTest::gtest GTest::gtest_main)
+  di_cuda_emulated di_model di_kernels di_warnings GTest::gtest GTest::gtest_main)
+target_compile_definitions(kernels_cuda_emulated_tests PRIVATE DI_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
 target_include_directories(kernels_cuda_emulated_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
 add_test(NAME kernels_cuda_emulated COMMAND kernels_cuda_emulated_tests)
 set_tests_properties(kernels_cuda_emulated PROPERTIES LABELS unit TIMEOUT 900)

@@ -1,10 +1,17 @@
 // The operators of this backend (kernels/ops.h says what each computes); one .cu file per family.
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/ops.h"
 
 namespace di::kernels::cuda {
 
+const Ops& ops();
+
+// stream.cc
+void copy_in(void* to, const void* from, int64_t bytes, Stream& stream);
+void copy_out(void* to, const void* from, int64_t bytes, Stream& stream);
 // rows.cu
 void embed(const EmbedArgs& a, Stream& stream);
 void rms_norm(const RmsNormArgs& a, Stream& stream);

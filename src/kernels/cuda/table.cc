@@ -1,4 +1,3 @@
-#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ops.h"
 
 namespace di::kernels::cuda {
@@ -33,6 +32,8 @@ const Ops& ops() {
       .gather_table = gather_table,
       .confidence = confidence,
       .argmax = argmax,
+      .copy_in = copy_in,
+      .copy_out = copy_out,
   };
   return kOps;
 }

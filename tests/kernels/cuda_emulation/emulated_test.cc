@@ -4,7 +4,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/ops.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda_emulation/emulation.h"
 #include "kernels/ops_compare.h"
@@ -31,18 +31,18 @@ class EmulatedCuda : public testing::TestWithParam<test::Case> {
 };
 
 TEST_P(EmulatedCuda, EqualsTheReference) {
-  for (uint64_t seed = 0; seed < 24; ++seed) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
     cuda::emulation::set_reverse_warps(seed % 2 != 0);
     test::expect_same(reference(), cuda(), GetParam(), seed, Scale::kSmall);
   }
 }
 
 TEST_P(EmulatedCuda, EqualsTheReferenceAtTheRealWidths) {
-  for (uint64_t seed = 100; seed < 102; ++seed) test::expect_same(reference(), cuda(), GetParam(), seed, Scale::kReal);
+  for (uint64_t seed = 100; seed < 101; ++seed) test::expect_same(reference(), cuda(), GetParam(), seed, Scale::kReal);
 }
 
 TEST_P(EmulatedCuda, IsBatchInvariant) {
-  for (uint64_t seed = 200; seed < 206; ++seed) test::expect_batch_invariant(cuda(), GetParam(), seed, Scale::kSmall);
+  for (uint64_t seed = 200; seed < 203; ++seed) test::expect_batch_invariant(cuda(), GetParam(), seed, Scale::kSmall);
 }
 
 INSTANTIATE_TEST_SUITE_P(Operators, EmulatedCuda, testing::ValuesIn(test::all_cases()),

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <vector>
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/ops.h"
 #include "kernels/cuda/stream.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -71,6 +72,8 @@ const std::function<void()>* g_body = nullptr;
 std::unique_ptr<std::byte[]> g_shared_owner;
 std::byte* g_shared = nullptr;
 bool g_reverse = false;
+std::map<void*, size_t> g_guarded;
+int g_unguarded = 0;
 
 #if defined(__SANITIZE_ADDRESS__)
 const void* g_main_bottom = nullptr;
@@ -168,6 +171,29 @@ void run_block(const char* name, unsigned threads) {
 
 }  // namespace
 
+void* allocate_guarded(size_t bytes) {
+  bytes = (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096;
+  void* data =
+      mmap(nullptr, bytes, g_unguarded > 0 ? PROT_READ | PROT_WRITE : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) std::abort();
+  g_guarded[data] = bytes;
+  return data;
+}
+
+void free_guarded(void* data) {
+  munmap(data, g_guarded.at(data));
+  g_guarded.erase(data);
+}
+
+Unguarded::Unguarded() {
+  if (g_unguarded++ > 0) return;
+  for (const auto& [data, bytes] : g_guarded) mprotect(data, bytes, PROT_READ | PROT_WRITE);
+}
+Unguarded::~Unguarded() {
+  if (--g_unguarded > 0) return;
+  for (const auto& [data, bytes] : g_guarded) mprotect(data, bytes, PROT_NONE);
+}
+
 void set_reverse_warps(bool reverse) {
   g_reverse = reverse;
 }
@@ -182,6 +208,7 @@ void run(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const std
     std::abort();
   }
   g_body = &body;
+  const Unguarded unguarded;
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {
@@ -297,6 +324,15 @@ void load_transposed(uint32_t& r0, uint32_t& r1, const uint16_t* row) {
   emulation::warp_barrier();
   r0 = out[0];
   r1 = out[1];
+}
+
+void copy_in(void* to, const void* from, int64_t bytes, Stream&) {
+  const emulation::Unguarded unguarded;
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+void copy_out(void* to, const void* from, int64_t bytes, Stream&) {
+  const emulation::Unguarded unguarded;
+  std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
 void reserve_scratch(Stream& stream, int64_t bytes) {

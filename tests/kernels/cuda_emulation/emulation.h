@@ -59,6 +59,17 @@ const void* posted(unsigned lane);
 void* shared_memory();
 void set_reverse_warps(bool reverse);
 
+// Memory that only kernels and the copies of the backend may touch: the host's access faults, as it would on a GPU.
+void* allocate_guarded(size_t bytes);
+void free_guarded(void* data);
+class Unguarded {  // while one of these lives, everything is accessible
+ public:
+  Unguarded();
+  ~Unguarded();
+  Unguarded(const Unguarded&) = delete;
+  Unguarded& operator=(const Unguarded&) = delete;
+};
+
 template <class T>
 T exchange(T v, unsigned lane) {
   static_assert(sizeof(T) <= kPostBytes);
