@@ -9,12 +9,14 @@
 #include <string>
 #include <string_view>
 
+#include "base/thread_pool.h"
 #include "cli/backend.h"
 #include "cli/local_model.h"
 #include "codec/conformance/conformance.h"
 #include "codec/tokenizer/tokenizer.h"
 #include "engine/conformance.h"
 #include "kernels/conformance_modules.h"
+#include "kernels/cpu/cpu.h"
 #include "kv/conformance.h"
 #include "model/conformance.h"
 #include "model/safetensors.h"

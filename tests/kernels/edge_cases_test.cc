@@ -372,7 +372,7 @@ TEST_P(Edge, SwigluClampsBothHalves) {
   const Ints ids = {0, 0};
   const std::vector<float> w = {2.F, 1.F};
   std::vector<float> out(2 * 32);
-  ops().moe({view(y, 2, 32), ids.data(), w.data(), 1, &e, 1, {}, 10.F, {}, view(out, 2, 32)}, stream());
+  ops().moe({view(y, 2, 32), ids.data(), w.data(), 1, &e, 1, form_of(&e, 1), {}, 10.F, {}, view(out, 2, 32)}, stream());
   EXPECT_NEAR(out[0], 2.F * 10.F / (1.F + std::exp(-10.F)) * -10.F, 1e-3F);
   EXPECT_NEAR(out[32], 0.F, 1e-6F);  // silu(-100) is 0: the gate has no lower clamp
 }
@@ -407,7 +407,7 @@ TEST_P(Edge, EmptyCallsDoNothing) {
   ops().linear({view(none, 0, 32), weight(w, 32, 32), {}, false, view(none, 0, 32)}, stream());
   ops().rms_norm({view(none, 0, 32), weight(w, 1, 32), 1e-20F, view(none, 0, 32)}, stream());
   const ExpertWeights e{weight(w, 32, 32), weight(w, 32, 32), weight(w, 32, 32)};
-  ops().moe({view(none, 0, 32), nullptr, nullptr, 1, &e, 1, e, 10.F, {}, view(none, 0, 32)}, stream());
+  ops().moe({view(none, 0, 32), nullptr, nullptr, 1, &e, 1, form_of(&e, 1), e, 10.F, {}, view(none, 0, 32)}, stream());
 }
 
 std::vector<const Ops*> tables() {

@@ -9,36 +9,55 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/kernels/ops_compare.cc PROPERTIES COMPILE_OPTIONS "-O2")
 endif()
 
-# The CUDA kernels run here on the CPU, under the sequential emulation of cuda_emulation/: one C++ file per .cu file.
-file(GLOB di_cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu)
-set(di_emulated_sources ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/emulation.cc)
-foreach(kernel ${di_cuda_kernels} ${CMAKE_SOURCE_DIR}/src/kernels/cuda/table.cc)
-  get_filename_component(kernel_stem ${kernel} NAME_WE)
-  set(emulated ${CMAKE_BINARY_DIR}/cuda_emulation/${kernel_stem}.cc)
-  get_filename_component(kernel_name ${kernel} NAME)
-  file(CONFIGURE OUTPUT ${emulated} CONTENT "#include \"kernels/cuda/@kernel_name@\"\n" @ONLY)
-  list(APPEND di_emulated_sources ${emulated})
-endforeach()
-add_library(di_cuda_emulated STATIC ${di_emulated_sources})
-target_include_directories(di_cuda_emulated PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
-target_link_libraries(di_cuda_emulated PRIVATE di_warnings)
-# `#pragma unroll` is for nvcc.
-target_compile_options(di_cuda_emulated PRIVATE -ffp-contract=off -Wno-unknown-pragmas -Wno-pass-failed)
-if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
-  target_compile_options(di_cuda_emulated PRIVATE -O2)
-endif()
+if(DI_CUDA)
+  # On a device; skipped, with the reason, where there is none.
+  add_executable(kernels_cuda_tests
+    ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_device/device_test.cc
+    ${CMAKE_SOURCE_DIR}/tests/kernels/ops_compare.cc
+    ${CMAKE_SOURCE_DIR}/tests/kernels/ops_cases_dense.cc
+    ${CMAKE_SOURCE_DIR}/tests/kernels/ops_cases_cache.cc)
+  target_link_libraries(kernels_cuda_tests PRIVATE di_kernels di_device di_warnings GTest::gtest GTest::gtest_main)
+  target_include_directories(kernels_cuda_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  add_test(NAME kernels_cuda COMMAND kernels_cuda_tests)
+  set_tests_properties(kernels_cuda PROPERTIES LABELS unit TIMEOUT 900)
 
-# A program of its own: in a build with the CUDA backend both define the operators of di::kernels::cuda.
-add_executable(kernels_cuda_emulated_tests
-  ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/emulated_test.cc
-  ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/formats_test.cc
-  ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/model_test.cc
-  ${CMAKE_SOURCE_DIR}/tests/kernels/ops_compare.cc
-  ${CMAKE_SOURCE_DIR}/tests/kernels/ops_cases_dense.cc
-  ${CMAKE_SOURCE_DIR}/tests/kernels/ops_cases_cache.cc)
-target_link_libraries(kernels_cuda_emulated_tests PRIVATE
-  di_cuda_emulated di_model di_kernels di_warnings GTest::gtest GTest::gtest_main)
-target_compile_definitions(kernels_cuda_emulated_tests PRIVATE DI_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
-target_include_directories(kernels_cuda_emulated_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
-add_test(NAME kernels_cuda_emulated COMMAND kernels_cuda_emulated_tests)
-set_tests_properties(kernels_cuda_emulated PROPERTIES LABELS unit TIMEOUT 900)
+  add_executable(greedy_compare EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_device/greedy_compare.cc)
+  target_link_libraries(greedy_compare PRIVATE di_cli di_warnings)
+
+  add_executable(bench_kernels_cuda EXCLUDE_FROM_ALL
+    ${CMAKE_SOURCE_DIR}/bench/device/bench_kernels_cuda.cc ${CMAKE_SOURCE_DIR}/bench/device/ceilings.cu)
+  target_link_libraries(bench_kernels_cuda PRIVATE di_kernels di_device CUDA::cublas)
+else()
+  # Only without the backend itself: both define its operators. The CUDA kernels run here on the CPU, under the sequential emulation of cuda_emulation/: one C++ file per .cu file.
+  file(GLOB di_cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu)
+  set(di_emulated_sources ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/emulation.cc)
+  foreach(kernel ${di_cuda_kernels} ${CMAKE_SOURCE_DIR}/src/kernels/cuda/table.cc)
+    get_filename_component(kernel_stem ${kernel} NAME_WE)
+    set(emulated ${CMAKE_BINARY_DIR}/cuda_emulation/${kernel_stem}.cc)
+    get_filename_component(kernel_name ${kernel} NAME)
+    file(CONFIGURE OUTPUT ${emulated} CONTENT "#include \"kernels/cuda/@kernel_name@\"\n" @ONLY)
+    list(APPEND di_emulated_sources ${emulated})
+  endforeach()
+  add_library(di_cuda_emulated STATIC ${di_emulated_sources})
+  target_include_directories(di_cuda_emulated PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+  target_link_libraries(di_cuda_emulated PRIVATE di_warnings)
+  # `#pragma unroll` is for nvcc.
+  target_compile_options(di_cuda_emulated PRIVATE -ffp-contract=off -Wno-unknown-pragmas -Wno-pass-failed)
+  if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+    target_compile_options(di_cuda_emulated PRIVATE -O2)
+  endif()
+
+  add_executable(kernels_cuda_emulated_tests
+    ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/emulated_test.cc
+    ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/formats_test.cc
+    ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/model_test.cc
+    ${CMAKE_SOURCE_DIR}/tests/kernels/ops_compare.cc
+    ${CMAKE_SOURCE_DIR}/tests/kernels/ops_cases_dense.cc
+    ${CMAKE_SOURCE_DIR}/tests/kernels/ops_cases_cache.cc)
+  target_link_libraries(kernels_cuda_emulated_tests PRIVATE
+    di_cuda_emulated di_model di_kernels di_warnings GTest::gtest GTest::gtest_main)
+  target_compile_definitions(kernels_cuda_emulated_tests PRIVATE DI_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
+  target_include_directories(kernels_cuda_emulated_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  add_test(NAME kernels_cuda_emulated COMMAND kernels_cuda_emulated_tests)
+  set_tests_properties(kernels_cuda_emulated PROPERTIES LABELS unit TIMEOUT 900)
+endif()
