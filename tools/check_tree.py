@@ -33,7 +33,7 @@ FORBIDDEN = [
     (r"\.detach *\(\)", r"(src|tests)/" + CPP, r"", "no detached threads (code only)"),
     (r"\bdynamic_cast *<|\btypeid *\(", r"src/" + CPP, r"", "no RTTI (code only)"),
     (r"\bco_await\b[^;]*\bDI_CO_TRY *\(|DI_CO_TRY *\([^;]*\bco_await\b", r"src/" + CPP, r"", "co_await inside DI_CO_TRY stops g++ 12 (code only)"),
-    (r"#[ \t]*define +(?!DI_(TRY|CO_TRY|CHECK|LOG)\b)DI_[A-Z]", r"src/" + CPP, r"src/kernels/cpu/.*", "the macros are DI_TRY, DI_CO_TRY, DI_CHECK and DI_LOG (code only)"),
+    (r"#[ \t]*define +(?!DI_(TRY|CO_TRY|CHECK|LOG)\b)DI_[A-Z]", r"src/" + CPP, r"src/kernels/(cpu|cuda)/.*", "the macros are DI_TRY, DI_CO_TRY, DI_CHECK and DI_LOG (code only)"),
     (r"\b(EXPECT_TRUE|ASSERT_TRUE) *\( *true *\)|\bSUCCEED *\(", r"tests/.*", r"", "a test that asserts nothing (code only)"),
     (r"\bGTEST_SKIP *\( *\) *;", r"tests/.*", r"", "a skipped test says why (code only)"),
     (r"\bDISABLE[D]_", r"tests/.*", r"", "a test that does not run"),

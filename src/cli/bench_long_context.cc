@@ -10,7 +10,9 @@
 #include <ctime>
 #include <random>
 
+#include "base/thread_pool.h"
 #include "cli/local_model.h"
+#include "kernels/cpu/cpu.h"
 #include "model/fixture.h"
 #include "model/memory_plan.h"
 #include "model/tensor_list.h"

@@ -7,8 +7,10 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "base/thread_pool.h"
 #include "cli/local_model.h"
 #include "codec/prompt/prompt.h"
+#include "kernels/cpu/cpu.h"
 #include "kv/replay_plan.h"
 #include "model/fixture.h"
 

@@ -28,7 +28,8 @@ if(DI_CUDA)
     ${CMAKE_SOURCE_DIR}/bench/device/bench_kernels_cuda.cc ${CMAKE_SOURCE_DIR}/bench/device/ceilings.cu)
   target_link_libraries(bench_kernels_cuda PRIVATE di_kernels di_device CUDA::cublas)
 else()
-  # Only without the backend itself: both define its operators. The CUDA kernels run here on the CPU, under the sequential emulation of cuda_emulation/: one C++ file per .cu file.
+  # Without the backend, whose operators have the same names: the kernels on the CPU, under the sequential emulation of
+  # cuda_emulation/. One C++ file per .cu file.
   file(GLOB di_cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu)
   set(di_emulated_sources ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/emulation.cc)
   foreach(kernel ${di_cuda_kernels} ${CMAKE_SOURCE_DIR}/src/kernels/cuda/table.cc)
@@ -39,7 +40,8 @@ else()
     list(APPEND di_emulated_sources ${emulated})
   endforeach()
   add_library(di_cuda_emulated STATIC ${di_emulated_sources})
-  target_include_directories(di_cuda_emulated PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+  target_include_directories(di_cuda_emulated PUBLIC
+    ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests ${CMAKE_SOURCE_DIR}/tests/kernels)
   target_link_libraries(di_cuda_emulated PRIVATE di_warnings)
   # `#pragma unroll` is for nvcc.
   target_compile_options(di_cuda_emulated PRIVATE -ffp-contract=off -Wno-unknown-pragmas -Wno-pass-failed)

@@ -80,5 +80,5 @@ void launch_on(StreamHandle stream, const char* name, void (*kernel)(P...), dim3
 }  // namespace di::kernels::cuda
 
 #else
-#include "kernels/cuda_emulation/emulation.h"
+#include <cuda_emulation/emulation.h>
 #endif
