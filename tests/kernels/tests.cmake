@@ -27,7 +27,7 @@ if(DI_CUDA)
   add_executable(bench_kernels_cuda EXCLUDE_FROM_ALL
     ${CMAKE_SOURCE_DIR}/bench/device/bench_kernels_cuda.cc ${CMAKE_SOURCE_DIR}/bench/device/ceilings.cu)
   target_link_libraries(bench_kernels_cuda PRIVATE di_kernels di_device CUDA::cublas)
-else()
+elseif(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # the fibers switch stacks under the sanitizers' feet
   # Without the backend, whose operators have the same names: the kernels on the CPU, under the sequential emulation of
   # cuda_emulation/. One C++ file per .cu file.
   file(GLOB di_cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu)
@@ -45,9 +45,7 @@ else()
   target_link_libraries(di_cuda_emulated PRIVATE di_warnings)
   # `#pragma unroll` is for nvcc.
   target_compile_options(di_cuda_emulated PRIVATE -ffp-contract=off -Wno-unknown-pragmas -Wno-pass-failed)
-  if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
-    target_compile_options(di_cuda_emulated PRIVATE -O2)
-  endif()
+  target_compile_options(di_cuda_emulated PRIVATE -O2)
 
   add_executable(kernels_cuda_emulated_tests
     ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/emulated_test.cc
