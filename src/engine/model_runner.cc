@@ -123,19 +123,19 @@ class LoadedModelRunner final : public ModelRunner {
 
   void copy(std::span<const CopyPair> blocks, std::span<const CopyPair> slots) override {
     const CacheLayout& layout = cache_.layout();
-    for (const CopyPair& p : blocks) {
-      std::memcpy(cache_.block(p.to), cache_.block(p.from), static_cast<size_t>(layout.block_bytes));
-    }
-    for (const CopyPair& p : slots) {
-      std::memcpy(cache_.slot(p.to), cache_.slot(p.from), static_cast<size_t>(layout.slot_bytes));
-    }
+    for (const CopyPair& p : blocks) copy_bytes(cache_.block(p.to), cache_.block(p.from), layout.block_bytes);
+    for (const CopyPair& p : slots) copy_bytes(cache_.slot(p.to), cache_.slot(p.from), layout.slot_bytes);
   }
 
   void save_window(int32_t slot, kv::SwaEntry& entry) override {
-    model::save_window(cache_, form(entry.layers), slot, entry.position, entry.bytes);
+    model::save_window(
+        cache_, form(entry.layers), slot, entry.position, entry.bytes,
+        [this](void* to, const void* from, size_t n) { forward_.read(to, from, static_cast<int64_t>(n)); });
   }
   void load_window(int32_t slot, const kv::SwaEntry& entry) override {
-    model::load_window(cache_, form(entry.layers), slot, entry.position, entry.bytes);
+    model::load_window(
+        cache_, form(entry.layers), slot, entry.position, entry.bytes,
+        [this](void* to, const void* from, size_t n) { forward_.write(to, from, static_cast<int64_t>(n)); });
   }
 
   Result<void> draft(std::span<const DraftStart> starts) override {
@@ -148,12 +148,19 @@ class LoadedModelRunner final : public ModelRunner {
   }
 
   LogitsView draft_step(int32_t k, std::span<const int32_t> previous, std::span<float> confidences) override {
-    const kernels::Tensor logits =
-        forward_.draft_step(draft_, k, previous.data(), temperatures_[static_cast<size_t>(k)], confidences.data());
+    const kernels::Tensor logits = forward_.on_host(
+        forward_.draft_step(draft_, k, previous.data(), temperatures_[static_cast<size_t>(k)], confidences.data()),
+        draft_logits_);
     return LogitsView{static_cast<float*>(logits.data), logits.rows, logits.stride};
   }
 
  private:
+  // Inside the caches, by way of the host where it cannot reach them.
+  void copy_bytes(std::byte* to, const std::byte* from, int64_t n) {
+    copy_.resize(static_cast<size_t>(n));
+    forward_.read(copy_.data(), from, n);
+    forward_.write(to, copy_.data(), n);
+  }
   // The boundary layer sees its whole window under rule `vl`, so its ring belongs to the encoder half's there.
   WindowForm form(kv::SwaLayers layers) const {
     const int32_t encoder = parts_->schedule.boundary + (rule_ == TruncationRule::kVl ? 1 : 0);
@@ -187,6 +194,8 @@ class LoadedModelRunner final : public ModelRunner {
   DraftResult draft_;
   Batch batch_;
   std::vector<std::byte> logits_;  // read back from a device
+  std::vector<std::byte> draft_logits_;
+  std::vector<std::byte> copy_;
   RunnerInfo info_;
 };
 

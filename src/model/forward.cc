@@ -266,6 +266,15 @@ void Forward::read(void* to, const void* from, int64_t bytes) const {
   }
 }
 
+void Forward::write(void* to, const void* from, int64_t bytes) const {
+  if (bytes == 0) return;
+  if (ops_.copy_in == nullptr) {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  } else {
+    ops_.copy_in(to, from, bytes, stream_);
+  }
+}
+
 Tensor Forward::on_host(const Tensor& t, std::vector<std::byte>& buffer) const {
   if (ops_.copy_out == nullptr || t.data == nullptr || t.rows == 0) return t;
   // With the gaps between the rows, but none behind the last.

@@ -86,6 +86,8 @@ class Forward {
 
   // Bytes of the operators' memory, once the stream has computed them.
   void read(void* to, const void* from, int64_t bytes) const;
+  // Puts bytes of the host there, before what the stream is given next.
+  void write(void* to, const void* from, int64_t bytes) const;
   // The tensor as the host reads and may write it: itself, or a copy in `buffer` once the stream has computed it.
   kernels::Tensor on_host(const kernels::Tensor& t, std::vector<std::byte>& buffer) const;
 

@@ -39,6 +39,10 @@ void for_each_piece(const KvCache& cache, const WindowForm& form, int32_t slot, 
 
 }  // namespace
 
+void copy_on_host(void* to, const void* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+
 int64_t window_bytes(const CacheLayout& layout, const WindowForm& form) {
   int64_t bytes = kernels::record_bytes(layout.swa_format, layout.head_dim) * form.window * form.n_rings;
   for (size_t i = 0; i < layout.planes.size(); ++i) {
@@ -49,23 +53,23 @@ int64_t window_bytes(const CacheLayout& layout, const WindowForm& form) {
   return bytes;
 }
 
-void save_window(const KvCache& cache, const WindowForm& form, int32_t slot, int32_t position,
-                 std::span<std::byte> out) {
+void save_window(const KvCache& cache, const WindowForm& form, int32_t slot, int32_t position, std::span<std::byte> out,
+                 const CopyBytes& copy) {
   DI_CHECK(static_cast<int64_t>(out.size()) == window_bytes(cache.layout(), form), "a window of {} bytes", out.size());
   std::byte* to = out.data();
   for_each_piece(cache, form, slot, position, [&](const std::byte* from, size_t n) {
-    std::memcpy(to, from, n);
+    copy(to, from, n);
     to += n;
   });
 }
 
 void load_window(KvCache& cache, const WindowForm& form, int32_t slot, int32_t position,
-                 std::span<const std::byte> bytes) {
+                 std::span<const std::byte> bytes, const CopyBytes& copy) {
   DI_CHECK(static_cast<int64_t>(bytes.size()) == window_bytes(cache.layout(), form), "a window of {} bytes",
            bytes.size());
   const std::byte* from = bytes.data();
   for_each_piece(cache, form, slot, position, [&](std::byte* to, size_t n) {
-    std::memcpy(to, from, n);
+    copy(to, from, n);
     from += n;
   });
 }

@@ -7,11 +7,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "model/cache.h"
 
 namespace di::model {
+
+// Moves bytes between the cache's memory and the host's (Forward::read and write where those differ).
+using CopyBytes = std::function<void(void* to, const void* from, size_t bytes)>;
+void copy_on_host(void* to, const void* from, size_t bytes);
 
 struct WindowForm {
   int32_t window = 0;   // W
@@ -22,10 +27,10 @@ int64_t window_bytes(const CacheLayout& layout, const WindowForm& form);
 
 // The window at `position`, a multiple of the ratios and at least W. The slot must have computed the positions before
 // it and no more than max_backtracking rows beyond (accepted or not).
-void save_window(const KvCache& cache, const WindowForm& form, int32_t slot, int32_t position,
-                 std::span<std::byte> out);
+void save_window(const KvCache& cache, const WindowForm& form, int32_t slot, int32_t position, std::span<std::byte> out,
+                 const CopyBytes& copy = copy_on_host);
 // Puts the slot where save_window() found it, in the stored rings.
 void load_window(KvCache& cache, const WindowForm& form, int32_t slot, int32_t position,
-                 std::span<const std::byte> bytes);
+                 std::span<const std::byte> bytes, const CopyBytes& copy = copy_on_host);
 
 }  // namespace di::model
