@@ -1,5 +1,6 @@
 #include "cli/local_model.h"
 
+#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
