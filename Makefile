@@ -1,9 +1,10 @@
 # Everything that ./run and ./test do not do. `make` alone lists it.
-.PHONY: help bench soak format lint clean fresh
+.PHONY: help bench soak clients format lint clean fresh
 
 help:
 	@echo 'bench   measures and writes bench/RESULTS.md'
 	@echo 'soak    the long tests'
+	@echo 'clients the public client libraries and schemathesis against the server'
 	@echo 'format  clang-format over all sources'
 	@echo 'lint    the repository checks and clang-tidy'
 	@echo 'clean   removes build/'
@@ -14,6 +15,9 @@ bench:
 
 soak:
 	@tools/soak.sh
+
+clients:
+	@tools/clients.sh
 
 format:
 	@tools/install.sh --test

@@ -12,7 +12,7 @@ run_packages=(
   # tools
   ca-certificates ccache cmake curl g++-12 mold ninja-build pkg-config
   # libraries, each found by cmake/Deps.cmake
-  libboost1.81-dev libcli11-dev libfmt-dev libgif-dev libhwy-dev libjpeg-dev libmimalloc-dev libpng-dev libsimdjson-dev libspdlog-dev libssl-dev
+  libboost1.81-dev libcli11-dev libfmt-dev libgif-dev libhwy-dev libjpeg-dev libmimalloc-dev libpng-dev libsimdjson-dev libspdlog-dev libssl-dev libtomlplusplus-dev
   libutf8proc-dev libwebp-dev libxxhash-dev prometheus-cpp-dev
 )
 test_packages=(

@@ -65,7 +65,7 @@ void configure_log(const LogConfig& config) {
   s.json.store(config.json, std::memory_order_relaxed);
   s.logger->set_level(to_spdlog(config.level));
   if (config.json) {
-    s.logger->set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":"%v"})");
+    s.logger->set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})");
   } else {
     s.logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
   }
@@ -81,10 +81,24 @@ void log_line(LogLevel level, std::string_view message) {
     s.logger->log(to_spdlog(level), fmt::string_view(message.data(), message.size()));
     return;
   }
-  std::string quoted;
-  quoted.reserve(message.size() + 8);
+  std::string quoted = "\"message\":\"";
+  quoted.reserve(message.size() + 24);
   append_json_string(quoted, message);
+  quoted += '"';
   s.logger->log(to_spdlog(level), fmt::string_view(quoted.data(), quoted.size()));
+}
+
+void log_record(LogLevel level, std::string_view text, std::string_view json_members) {
+  const std::string_view line = log_is_json() ? json_members : text;
+  sink().logger->log(to_spdlog(level), fmt::string_view(line.data(), line.size()));
+}
+
+bool log_is_json() {
+  return sink().json.load(std::memory_order_relaxed);
+}
+
+void set_log_level(LogLevel level) {
+  sink().logger->set_level(to_spdlog(level));
 }
 
 }  // namespace di

@@ -19,6 +19,11 @@ struct LogConfig {
 void configure_log(const LogConfig& config);
 bool log_enabled(LogLevel level);
 void log_line(LogLevel level, std::string_view message);
+// A line that is also data: as JSON it has these members (`"key":value,…`) instead of the text.
+void log_record(LogLevel level, std::string_view text, std::string_view json_members);
+bool log_is_json();
+// Changes the level alone.
+void set_log_level(LogLevel level);
 
 }  // namespace di
 

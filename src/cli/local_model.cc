@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "base/log.h"
+#include "cli/test_engine.h"
 #include "codec/tokenizer/spelling.h"
 #include "engine/engine.h"
 #include "engine/model_runner.h"
@@ -95,6 +96,19 @@ std::string speculation_text(const ModelOptions& options, int32_t drafts) {
   return options.spec == "dspark" ? fmt::format("up to {} drafts", drafts) : fmt::format("{} drafts", drafts);
 }
 
+// The codec's part of a served model: names, special tokens, version.
+codec::CodecOptions codec_options(const ModelOptions& options, codec::ApiPolicy policy,
+                                  const codec::Tokenizer& tokenizer, codec::ModelVersion version) {
+  codec::CodecOptions out;
+  out.policy = policy;
+  out.missing_reasoning =
+      options.reject_missing_reasoning ? codec::MissingReasoning::kReject : codec::MissingReasoning::kFillEmpty;
+  out.special = codec::SpecialSpellings::for_tokenizer(tokenizer);
+  out.models.clear();
+  for (const std::string& name : served_names(options)) out.models[name] = version;
+  return out;
+}
+
 // Rows at a prompt's end that the decoder half needs: 140, or as many as make the last row's answer equal to that of
 // all rows (engine.md §6.4).
 Result<int32_t> replay_keep(const std::string& text, const model::ModelConfig& config, int32_t boundary) {
@@ -151,6 +165,43 @@ std::string describe_reuse(const engine::EngineInfo& info, const engine::ReuseOp
                      info.replay_keep > 0 ? fmt::format(" (keep {})", info.replay_keep) : "");
 }
 
+std::optional<LoadError> start_engine(LocalModel& out, std::unique_ptr<engine::Runner> runner,
+                                      engine::EngineOptions options, const Clock& clock) {
+  auto engine = engine::Engine::create(std::move(runner), options, clock);
+  if (!engine)
+    return LoadError{engine.error().code == Errc::kResourceExhausted ? kNoMemory : kUsage, engine.error().message};
+  out.engine = std::move(*engine);
+  return std::nullopt;
+}
+
+constexpr int64_t kTestContext = 1 << 20;
+constexpr int32_t kTestBlockTokens = 128;
+
+// Mock and scripted engines: of the model folder, only the tokenizer is used.
+std::optional<LoadError> start_test_engine(LocalModel& out, const EngineChoice& choice, const ModelOptions& options,
+                                           const Clock& clock) {
+  Result<engine::ScriptedOptions> script = test_engine_options(choice, out.tokenizer);
+  if (!script) return LoadError{kUsage, script.error().message};
+  const int64_t context = options.max_model_len > 0 ? options.max_model_len : kTestContext;
+  script->max_positions = context;
+  script->block_tokens = kTestBlockTokens;
+  script->n_slots = options.max_num_seqs + 1;
+  // Room for all sequences at 8k tokens, or for one that fills the context.
+  script->n_blocks =
+      static_cast<int32_t>(std::max(context, int64_t{options.max_num_seqs} * 8192) / kTestBlockTokens) + 2;
+  if (options.test_blocks > 0) script->n_blocks = options.test_blocks + 1;
+  out.system_fingerprint = fingerprint(options.folder, options.engine);
+  std::unique_ptr<engine::Runner> runner = engine::make_scripted_runner(std::move(*script), clock);
+  engine::EngineOptions settings = engine_options(options, runner->info());
+  settings.reuse.prefix_cache = options.prefix_cache;
+  settings.reuse.replay = true;  // there is no sliding window to be kept
+  if (auto error = start_engine(out, std::move(runner), settings, clock)) return error;
+  out.summary =
+      fmt::format("engine {} with the tokenizer of {} as {}; context {}, {} sequences", options.engine, options.folder,
+                  served_names(options)[0], out.engine->info().max_model_len, options.max_num_seqs);
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string default_model_folder() {
@@ -190,22 +241,36 @@ std::vector<model::TokenText> token_texts(const codec::Tokenizer& tokenizer) {
 }
 
 // long because it is the order in which a model's parts come up
-std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
-    const ModelOptions& options, codec::ApiPolicy policy, const Clock& clock,
-    const std::function<void(double, std::string_view)>& progress) {
+std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(const ModelOptions& options, codec::ApiPolicy policy,
+                                                                 const Clock& clock, const LoadHooks& hooks) {
   const auto stage = [&](double part, std::string_view name) {
-    if (progress) progress(part, name);
+    if (hooks.progress) hooks.progress(part, name);
   };
   const auto started = clock.now_ns();
   auto out = std::make_unique<LocalModel>();
+  const Result<EngineChoice> choice = parse_engine_choice(options.engine);
+  if (!choice) return std::unexpected(LoadError{kUsage, choice.error().message});
+  const bool real = choice->kind == EngineChoice::Kind::kReal;
+  codec::ModelVersion version = codec::ModelVersion::kV41;
   stage(0.0, "config");
-  if (const Result<model::ModelConfig> config = model::load_config(options.folder); !config) {
-    return std::unexpected(load_error(config.error()));
+  if (real) {
+    const Result<model::ModelConfig> config = model::load_config(options.folder);
+    if (!config) return std::unexpected(load_error(config.error()));
+    if (config->family == model::Family::kV4) version = codec::ModelVersion::kV4;
   }
   stage(0.1, "tokenizer");
   Result<codec::TokenizerRef> tokenizer = codec::Tokenizer::load(options.folder);
   if (!tokenizer) return std::unexpected(load_error(tokenizer.error()));
   out->tokenizer = std::move(*tokenizer);
+  out->codec = codec_options(options, policy, *out->tokenizer, version);
+  if (hooks.codec) hooks.codec(out->tokenizer, out->codec);
+  stage(0.2, "constraints");
+  out->constraints = std::make_unique<structured::CompilePool>(server::make_vocabulary(*out->tokenizer),
+                                                               structured::CompilePoolOptions{}, clock);
+  if (!real) {
+    if (auto error = start_test_engine(*out, *choice, options, clock)) return std::unexpected(*error);
+    return out;
+  }
 
   stage(0.3, "weights");
   Result<Backend> backend = open_backend(options.device, options.threads, options.reference_kernels);
@@ -234,27 +299,13 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
   const int64_t weight_bytes = (*runner)->weight_bytes();
   const bool v4 = config.family == model::Family::kV4;
 
-  stage(0.8, "constraints");
-  out->constraints = std::make_unique<structured::CompilePool>(server::make_vocabulary(*out->tokenizer),
-                                                               structured::CompilePoolOptions{}, clock);
   stage(0.9, "engine");
   engine::EngineOptions settings = engine_options(options, (*runner)->info());
   const Result<engine::ReuseOptions> reuse = reuse_options(options, config);
   if (!reuse) return std::unexpected(LoadError{kUsage, reuse.error().message});
   settings.reuse = *reuse;
-  auto engine = engine::Engine::create(std::move(*runner), settings, clock);
-  if (!engine)
-    return std::unexpected(
-        LoadError{engine.error().code == Errc::kResourceExhausted ? kNoMemory : kUsage, engine.error().message});
-  out->engine = std::move(*engine);
+  if (auto error = start_engine(*out, std::move(*runner), settings, clock)) return std::unexpected(*error);
 
-  out->codec.policy = policy;
-  out->codec.special = codec::SpecialSpellings::for_tokenizer(*out->tokenizer);
-  out->codec.models.clear();
-  const std::vector<std::string> names = served_names(options);
-  for (const std::string& name : names) {
-    out->codec.models[name] = v4 ? codec::ModelVersion::kV4 : codec::ModelVersion::kV41;
-  }
   out->system_fingerprint = fingerprint(
       options.folder, fmt::format("{} {} {} {}", ops.name, options.numerics, kv_dtype, fmt::join(options.ablate, " ")));
   out->summary = fmt::format(
@@ -262,10 +313,11 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
       "{} slots; {}; "
       "context {}, {} sequences, {} rows per step; speculation {}; loaded in {:.2f} s",
       options.folder, model::to_string(v4 ? model::Family::kV4 : model::Family::kV41), mebibytes(weight_bytes),
-      names[0], ops.name, out->backend.place, options.numerics, kv_dtype, mebibytes(kv.total_bytes()), kv.n_blocks - 1,
-      out->engine->info().block_tokens, kv.n_slots - 1, describe_reuse(out->engine->info(), settings.reuse),
-      out->engine->info().max_model_len, options.max_num_seqs, settings.max_num_batched_tokens,
-      speculation_text(options, out->engine->info().max_drafts), static_cast<double>(clock.now_ns() - started) * 1e-9);
+      served_names(options)[0], ops.name, out->backend.place, options.numerics, kv_dtype, mebibytes(kv.total_bytes()),
+      kv.n_blocks - 1, out->engine->info().block_tokens, kv.n_slots - 1,
+      describe_reuse(out->engine->info(), settings.reuse), out->engine->info().max_model_len, options.max_num_seqs,
+      settings.max_num_batched_tokens, speculation_text(options, out->engine->info().max_drafts),
+      static_cast<double>(clock.now_ns() - started) * 1e-9);
   return out;
 }
 

@@ -39,10 +39,14 @@ struct LoadError {
   std::string message;
 };
 
-// `progress` hears the stage and the part done.
-std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(
-    const ModelOptions& options, codec::ApiPolicy policy, const Clock& clock,
-    const std::function<void(double, std::string_view)>& progress = {});
+struct LoadHooks {
+  std::function<void(double, std::string_view)> progress;  // the part done, and the stage that begins
+  // Prompts can be counted from here on.
+  std::function<void(const codec::TokenizerRef&, const codec::CodecOptions&)> codec;
+};
+
+std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(const ModelOptions& options, codec::ApiPolicy policy,
+                                                                 const Clock& clock, const LoadHooks& hooks = {});
 
 // What the model's Engram tables read of a tokenizer.
 std::vector<model::TokenText> token_texts(const codec::Tokenizer& tokenizer);

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/log.h"
+#include "cli/config_main.h"
 #include "cli/local_model.h"
 #include "cli/options.h"
 
@@ -24,6 +25,10 @@ struct LogOptions {
 struct Options {
   LogOptions log;
   ServeOptions serve;
+  ServeOptions shown;  // of config: apart, or the environment's values for it would come over those of serve
+  DoctorOptions doctor;
+  std::string shell;
+  bool json = false;
   ChatOptions chat;
   ChatOptions run;
   GenerateOptions generate;
@@ -35,6 +40,7 @@ struct Options {
   BenchSpeculationOptions bench_speculation;
   BenchCodecOptions bench_codec;
   BenchAgentOptions bench_agent;
+  BenchServeOptions bench_serve;
 };
 
 size_t edit_distance(const std::string& a, const std::string& b) {
@@ -162,6 +168,7 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
   app.add_option("--device", o.device, "Where the model runs: cpu, or an NVIDIA device cuda[:N]")
       ->capture_default_str();
   app.add_option("--served-model-name", o.served_model_names, "Names that requests may give; the first is reported")
+      ->delimiter(',')
       ->type_name("NAME");
   app.add_option("--spec", o.spec,
                  "Speculative decoding: dspark verifies as many drafts as pay, N always N of them, off none")
@@ -183,6 +190,12 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       ->check(CLI::IsMember(std::vector<std::string>(kAblations.begin(), kAblations.end())))
       ->type_name("PART")
       ->group("Inspection");
+  app.add_option("--engine", o.engine, "real, mock[:KEY=VALUE,…] or scripted:FILE (docs/server.md)")
+      ->type_name("ENGINE")
+      ->group("Inspection");
+  app.add_option("--test-blocks", o.test_blocks, "KV blocks of a mock or scripted engine")
+      ->check(CLI::PositiveNumber)
+      ->group("Inspection");
   app.add_flag("--reference-kernels", o.reference_kernels, "Use the plain operators that define the results (slow)")
       ->group("Inspection");
 }
@@ -196,8 +209,58 @@ void add_chat_options(CLI::App& app, ChatOptions& o) {
   app.add_option("--seed", o.seed, "Same seed, same answer")->check(CLI::NonNegativeNumber);
 }
 
-void add_serve(CLI::App& root, ServeOptions& o) {
-  CLI::App& app = *root.add_subcommand("serve", "Answer requests over HTTP (OpenAI's Chat Completions)");
+// Keys, limits and what the API accepts.
+void add_api_options(CLI::App& app, ServeOptions& o) {
+  server::ServerConfig& s = o.server;
+  app.add_option("--api-key", s.auth.keys,
+                 "Accept this key: KEY[:TENANT[:ROLE[:MAX_CONCURRENCY[:RPM[:TPM]]]]]; repeatable")
+      ->type_name("KEY")
+      ->delimiter(',');
+  app.add_option("--api-key-file", s.auth.key_file, "Keys, one per line in the same form; read again when it changes")
+      ->type_name("FILE");
+  app.add_flag("--require-auth", s.require_auth, "Do not start on an address that others can reach without a key");
+  app.add_flag("--metrics-auth", s.auth.metrics_auth, "/metrics needs a key with the scope metrics");
+  app.add_option("--kv-secret-file", o.kv_secret_file, "Secret of the cache namespaces; made when it is not there")
+      ->type_name("FILE");
+  app.add_option("--cors-origins", s.cors_origins, "Origins whose pages may call this server; * for all")
+      ->delimiter(',');
+  app.add_option("--root-path", s.http.root_path, "Prefix of all paths, such as /llm")->type_name("PATH");
+  app.add_flag("--strict-fields", s.strict_fields, "Refuse members of a body that are not known");
+  app.add_flag("--allow-priority", s.allow_priority, "Let every client set a priority");
+  app.add_flag("--nonstream-keep-alive", s.nonstream_keep_alive,
+               "Send blank lines before an answer in one piece (the status is 200 from the start)");
+  app.add_option("--stream-interval", s.stream_interval, "Tokens that are sent together in a stream")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--responses-store", s.responses_store, "Responses kept for previous_response_id; 0: none")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--max-images", s.max_images, "Images per request")->check(CLI::NonNegativeNumber);
+  app.add_option_function<std::string>(
+         "--missing-reasoning", [&o](const std::string& v) { o.model.reject_missing_reasoning = v == "reject"; },
+         "Earlier turns without reasoning: taken as empty, or refused")
+      ->check(CLI::IsMember({"fill-empty", "reject"}))
+      ->type_name("NAME");
+  add_duration(app, "--liveness-stall", s.liveness_stall_ms, "Engine without a step for that long: not alive (2m)");
+  app.add_option("--max-body-size", s.http.body_bytes, "Largest request body")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE");
+}
+
+// Flags of vLLM that have nothing to do here (server.md §12): accepted, so that its command lines work.
+void add_ignored_options(CLI::App& app) {
+  const auto note = [](const std::string& name) {
+    std::fprintf(stderr, "deepinfer serve: %s has no effect here\n", name.c_str());
+  };
+  for (const char* flag : {"--enable-auto-tool-choice", "--enable-prompt-tokens-details",
+                           "--enable-force-include-usage", "--disable-log-requests", "--trust-remote-code"})
+    app.add_flag_callback(flag, [note, flag] { note(flag); }, "")->group("");
+  for (const char* option : {"--api-server-count", "--tool-call-parser", "--reasoning-parser", "--tokenizer-mode"})
+    app.add_option_function<std::string>(option, [note, option](const std::string&) { note(option); }, "")->group("");
+}
+
+void add_serve_options(CLI::App& app, ServeOptions& o) {
+  app.add_option("--config", o.config, "TOML or JSON file with these options; the environment and this line win")
+      ->type_name("FILE");
+  add_ignored_options(app);
   add_model_folder(app, o.model.folder, false);
   app.add_option("--host", o.server.host, "Address to listen on")->capture_default_str();
   app.add_option("--port", o.server.port, "Port to listen on; 0: any free one")->capture_default_str();
@@ -221,13 +284,14 @@ void add_serve(CLI::App& root, ServeOptions& o) {
   app.add_option("--http-workers", o.server.worker_threads, "Threads for parsing, tokenising and writing")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
+  add_api_options(app, o);
   add_duration(app, "--max-queue-wait", o.server.max_queue_wait_ms, "Longest wait before the first step (10m); 0: any");
   add_duration(app, "--request-timeout", o.server.request_timeout_ms, "Longest time for a whole request (30m); 0: any");
   add_duration(app, "--drain-delay", o.drain_delay_ms,
                "After a signal, time in which new requests are still taken (5s; none on a loopback address)");
-  add_duration(app, "--drain-timeout", o.server.drain_timeout_ms,
+  add_duration(app, "--drain-timeout,--shutdown-timeout", o.server.drain_timeout_ms,
                "After a signal, time for running requests to end (2m)");
-  add_duration(app, "--sse-keep-alive", o.server.http.keep_alive_ms,
+  add_duration(app, "--sse-keep-alive,--sse-keep-alive-interval", o.server.http.keep_alive_ms,
                "Silence in a stream before a comment is sent (10s); 0: never");
   add_duration(app, "--slow-client-timeout", o.server.http.slow_client_timeout_ms,
                "Time in which a client must read something (60s)");
@@ -287,12 +351,53 @@ void add_bench_speculation(CLI::App& bench, BenchSpeculationOptions& o) {
   app.add_flag("--replay-only", o.replay_only, "Only record rounds and replay them on the cost curve");
 }
 
+// Names of `vllm bench serve` where it has them.
+void add_bench_serve(CLI::App& app, BenchServeOptions& o) {
+  app.add_option("--backend", o.backend, "openai-chat, openai, openai-responses or anthropic")
+      ->check(CLI::IsMember({"openai-chat", "openai", "openai-responses", "anthropic"}))
+      ->capture_default_str();
+  app.add_option("--base-url", o.base_url, "Server")->capture_default_str();
+  app.add_option("--endpoint", o.endpoint, "Path (that of the backend)");
+  app.add_option("--model", o.model, "Name in the requests (the server's first)");
+  app.add_option("--tokenizer", o.tokenizer, "Model folder whose tokens the prompts are made of")->type_name("DIR");
+  app.add_option("--dataset-name", o.dataset, "random, prefix_repetition or custom")
+      ->check(CLI::IsMember({"random", "prefix_repetition", "custom"}))
+      ->capture_default_str();
+  app.add_option("--dataset-path", o.dataset_path, "Of custom: one object with a prompt per line");
+  app.add_option("--input-len,--random-input-len", o.input_len, "Tokens per prompt")->capture_default_str();
+  app.add_option("--output-len,--random-output-len", o.output_len, "Tokens per answer")->capture_default_str();
+  app.add_option("--num-prompts", o.num_prompts, "Requests")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--request-rate", o.request_rate, "Requests per second; 0: all at once")->capture_default_str();
+  app.add_option("--burstiness", o.burstiness, "1 is a Poisson process")->capture_default_str();
+  app.add_option("--max-concurrency", o.max_concurrency, "Requests in flight; 0: any number");
+  app.add_option("--num-warmups", o.num_warmups, "Requests before measuring");
+  app.add_flag("--ignore-eos", o.ignore_eos, "Ask for answers of full length");
+  app.add_option("--percentile-metrics", o.percentile_metrics, "Of ttft, tpot, itl, e2el")->capture_default_str();
+  app.add_option("--metric-percentiles", o.percentiles, "Percentiles to show")->delimiter(',');
+  app.add_option("--goodput", o.goodput, "Objectives, such as ttft:200 tpot:20 (milliseconds)")->delimiter(' ');
+  app.add_option("--result-filename", o.result_filename, "Write a JSON object there")->type_name("FILE");
+  app.add_flag("--save-detailed", o.save_detailed, "With the figures of every request");
+  app.add_flag("--append-result", o.append_result, "Add a line instead of replacing the file");
+  app.add_option("--label", o.label, "Goes into the result");
+  app.add_option("--metadata", o.metadata, "KEY=VALUE, goes into the result");
+  app.add_option("--extra-body", o.extra_body, "JSON object whose members go into every request");
+  app.add_option("--header", o.headers, "Whole header line, such as 'Authorization: Bearer …'")
+      ->allow_extra_args(false);
+  app.add_option("--seed", o.seed, "Of prompts and arrivals");
+  app.add_option("--temperature", o.temperature, "Of the requests");
+  app.add_option("--abort-ratio", o.abort_ratio, "Part of the requests that are left after 50 ms")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_flag("--verify-stream", o.verify_stream, "Check the form of every stream");
+  app.add_option("--probe-livez", o.probe_livez_ms, "Ask /livez every so many milliseconds beside the load");
+}
+
 void add_bench(CLI::App& root, Options& o) {
   CLI::App& bench = *root.add_subcommand("bench", "Measure");
   bench.require_subcommand(1);
   add_bench_codec(bench, o.bench_codec);
   add_bench_speculation(bench, o.bench_speculation);
   CLI::App& kernels = *bench.add_subcommand("kernels", "CPU operators: ratios to this machine's ceilings, in one run");
+  add_bench_serve(*bench.add_subcommand("serve", "Load on a server; reports as vllm bench serve does"), o.bench_serve);
   kernels.add_option("--threads", o.bench_kernels.threads, "Compute threads (all usable cores)")
       ->check(CLI::Range(1, 1024));
   kernels.add_option("--repetitions", o.bench_kernels.repetitions, "Samples per case")
@@ -314,7 +419,23 @@ void add_commands(CLI::App& root, Options& o) {
   root.add_option("--log-format", o.log.format, "text, json, or auto: text on a terminal")
       ->check(CLI::IsMember({"auto", "text", "json"}))
       ->capture_default_str();
-  add_serve(root, o.serve);
+  add_serve_options(*root.add_subcommand("serve", "Answer requests over HTTP: Chat Completions, Responses, Messages"),
+                    o.serve);
+  CLI::App& config = *root.add_subcommand("config", "The configuration of serve");
+  config.require_subcommand(1);
+  CLI::App& print = *config.add_subcommand("print", "Every option with its value and where that comes from");
+  print.add_flag("--json", o.json, "One JSON object instead of text");
+  add_serve_options(print, o.shown);
+  add_serve_options(*config.add_subcommand("check", "Whether file, environment and options are understood"), o.shown);
+  add_serve_options(*config.add_subcommand("schema", "What a configuration file may hold, as JSON Schema"), o.shown);
+  CLI::App& doctor = *root.add_subcommand("doctor", "Whether this machine and a model folder are fit to serve");
+  add_model_folder(doctor, o.doctor.model.folder, false);
+  doctor.add_option("--port", o.doctor.port, "Port to look at")->capture_default_str();
+  doctor.add_flag("--json", o.doctor.json, "One JSON object instead of text");
+  CLI::App& completion = *root.add_subcommand("completion", "Completion of this command line for a shell");
+  completion.add_option("shell", o.shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
 
   CLI::App& chat = *root.add_subcommand("chat", "Talk to a model in the terminal");
   add_model_folder(chat, o.chat.model.folder, false);
@@ -414,21 +535,37 @@ int bench(const CLI::App& command, Options& o) {
   if (name == "codec") return bench_codec(o.bench_codec);
   if (name == "agent-trace") return bench_agent(o.bench_agent);
   if (name == "speculation") return bench_speculation(o.bench_speculation);
+  if (name == "serve") return bench_serve(o.bench_serve);
   return bench_kernels(o.bench_kernels);
 }
 
-int dispatch(const CLI::App& root, Options& o) {
-  const std::string name = root.get_subcommands().front()->get_name();
+int config_command(const CLI::App& root, const CLI::App& command, const Options& o, const ConfigOrigins& origins) {
+  const CLI::App& sub = *command.get_subcommands().front();
+  if (sub.get_name() == "print") return print_config(sub, origins, o.json);
+  if (sub.get_name() == "schema") return print_config_schema(*root.get_subcommand("serve"));
+  std::printf("ok\n");
+  return kOk;
+}
+
+int dispatch(const CLI::App& root, Options& o, const ConfigOrigins& origins) {
+  const CLI::App& command = *root.get_subcommands().front();
+  const std::string name = command.get_name();
+  if (name == "config") return config_command(root, command, o, origins);
+  if (name == "completion") return print_completion(root, o.shell);
   start_log(o.log, name != "serve");
-  for (ModelOptions* model : {&o.serve.model, &o.chat.model, &o.generate.model}) {
+  for (ModelOptions* model : {&o.serve.model, &o.chat.model, &o.generate.model, &o.doctor.model}) {
     if (model->folder.empty()) model->folder = default_model_folder();
   }
-  if (name == "serve") return serve(o.serve);
+  if (name == "serve") {
+    o.serve.server.effective = effective_config(command, origins);
+    return serve(o.serve);
+  }
+  if (name == "doctor") return doctor(o.doctor);
   if (name == "chat") return chat(o.chat);
   if (name == "run") return run(o.run);
   if (name == "generate") return generate(o.generate);
-  if (name == "bench") return bench(*root.get_subcommands().front(), o);
-  const bool calibrate = root.get_subcommands().front()->get_subcommands().front()->get_name() == "calibrate";
+  if (name == "bench") return bench(command, o);
+  const bool calibrate = command.get_subcommands().front()->get_name() == "calibrate";
   return calibrate ? model_calibrate(o.calibrate) : model_inspect(o.inspect);
 }
 
@@ -439,6 +576,11 @@ int main_program(int argc, char** argv) {
   Options options;
   add_commands(root, options);
   bind_environment(root);
+  const Result<ConfigOrigins> origins = apply_config_file(root, argc, argv);
+  if (!origins) {
+    std::fprintf(stderr, "deepinfer: %s\n", origins.error().message.c_str());
+    return kUsage;
+  }
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -450,7 +592,7 @@ int main_program(int argc, char** argv) {
     std::fprintf(stderr, "deepinfer: %s%s\n", e.what(), hint.c_str());
     return kUsage;
   }
-  return dispatch(root, options);
+  return dispatch(root, options, *origins);
 }
 
 }  // namespace di::cli

@@ -47,12 +47,17 @@ struct ModelOptions {
   int32_t spec_max_len = 0;              // most drafts of a sequence per step; 0: all the model makes
   std::vector<double> spec_temperature;  // of the confidences; empty: the model folder's
   std::vector<std::string> ablate;       // kAblations
-  bool reference_kernels = false;        // slow twins instead of the fast operators
+  std::string engine = "real";           // see cli/test_engine.h
+  int32_t test_blocks = 0;               // KV blocks of a mock or scripted engine; 0: enough
+  bool reject_missing_reasoning = false;
+  bool reference_kernels = false;  // slow twins instead of the fast operators
 };
 
 struct ServeOptions {
+  std::string config;  // read before the command line is (config_main.h)
   ModelOptions model;
   server::ServerConfig server;
+  std::string kv_secret_file;
   int64_t drain_delay_ms = -1;  // -1: 5 s where others can connect, none on loopback
 };
 
@@ -106,6 +111,12 @@ struct BenchSpeculationOptions {
   bool replay_only = false;
 };
 
+struct DoctorOptions {
+  ModelOptions model;
+  uint16_t port = 8000;
+  bool json = false;
+};
+
 struct BenchKernelsOptions {
   int32_t threads = 0;  // 0: the usable cores
   int32_t repetitions = 9;
@@ -140,12 +151,47 @@ struct BenchAgentOptions {
   int32_t added = 100;  // tokens that each turn brings
 };
 
+struct BenchServeOptions {
+  std::string backend = "openai-chat";
+  std::string base_url = "http://127.0.0.1:8000";
+  std::string endpoint;  // empty: that of the backend
+  std::string model;     // empty: the first that the server names
+  std::string tokenizer;
+  std::string dataset = "random";
+  std::string dataset_path;
+  int64_t input_len = 1024;
+  int64_t output_len = 128;
+  int64_t num_prompts = 1000;
+  double request_rate = 0;  // per second; 0: all at once
+  double burstiness = 1.0;
+  int32_t max_concurrency = 0;
+  int64_t num_warmups = 0;
+  bool ignore_eos = false;
+  std::string percentile_metrics = "ttft,tpot,itl";
+  std::vector<double> percentiles = {99};
+  std::vector<std::string> goodput;
+  std::string result_filename;
+  bool save_detailed = false;
+  bool append_result = false;
+  std::string label;
+  std::vector<std::string> metadata;
+  std::string extra_body;
+  std::vector<std::string> headers;
+  uint64_t seed = 0;
+  double temperature = -1;
+  double abort_ratio = 0;
+  bool verify_stream = false;
+  int64_t probe_livez_ms = 0;
+};
+
 int serve(const ServeOptions& options);
+int bench_serve(const BenchServeOptions& options);
 int chat(const ChatOptions& options);
 int run(const ChatOptions& options);
 int generate(const GenerateOptions& options);
 int model_inspect(const InspectOptions& options);
 int model_calibrate(const CalibrateOptions& options);
+int doctor(const DoctorOptions& options);
 int bench_kernels(const BenchKernelsOptions& options);
 int bench_speculation(const BenchSpeculationOptions& options);
 int bench_long_context(const BenchLongContextOptions& options);

@@ -1,4 +1,5 @@
 // deepinfer serve: the port opens at once and says truthfully that it is loading; signals end the server in order.
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
@@ -7,6 +8,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "base/log.h"
@@ -58,27 +61,89 @@ bool is_loopback(const std::string& host) {
   return host == "localhost" || host.starts_with("127.") || host == "::1";
 }
 
+// The secret of the cache namespaces: of the file, which is made when it is not there; else of this run.
+Result<std::string> kv_secret(const std::string& path) {
+  const auto fresh = [] { return server::random_hex32() + server::random_hex32(); };
+  if (path.empty()) return fresh();
+  if (std::ifstream file(path); file) {
+    std::string secret((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
+    if (secret.size() < 16)
+      return fail(Errc::kInvalidRequest, "--kv-secret-file {}: {} bytes, at least 16 are expected", path,
+                  secret.size());
+    return secret;
+  }
+  std::string secret = fresh();
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  const bool written = fd >= 0 && write(fd, secret.data(), secret.size()) == static_cast<ssize_t>(secret.size());
+  if (fd >= 0) close(fd);
+  if (!written) return fail(Errc::kUnavailable, "--kv-secret-file {}: cannot be written", path);
+  return secret;
+}
+
 // At once, without taking anything down: the second signal means it.
 [[noreturn]] void leave_now(int signal_number) {
   std::_Exit(128 + signal_number);
 }
 
 // server.md §2.6, in its order. Each pause ends at once on a further signal.
-void drain(server::App& app, server::HttpServer& http, Signals& signals, const server::ServerConfig& config,
-           const Clock& clock) {
+// False: called off by /admin/undrain.
+bool drain(server::App& app, server::HttpServer& http, Signals& signals, const server::ServerConfig& config,
+           const Clock& clock, const std::atomic<bool>& wanted) {
   DI_LOG(kInfo, "draining: {} requests under way", http.open_exchanges());
   app.announce_drain();
   if (config.drain_delay_ms > 0) {
     if (const int again = signals.wait(static_cast<int>(config.drain_delay_ms))) leave_now(again);
   }
+  if (!wanted.load()) return false;
   app.refuse_new();
   const int64_t deadline = clock.now_ns() + config.drain_timeout_ms * kNsPerMs;
   while (!http.wait_until_idle(0) && clock.now_ns() < deadline) {
     if (const int again = signals.wait(20)) leave_now(again);
+    if (!wanted.load()) return false;
   }
   app.abort_all();
   http.wait_until_idle(2000);
   http.stop_accepting();
+  return true;
+}
+
+// What the options ask for, or why it cannot be had.
+Result<server::ServerConfig> server_config(const ServeOptions& options) {
+  server::ServerConfig config = options.server;
+  config.served_model_names = served_names(options.model);
+  config.drain_delay_ms = options.drain_delay_ms >= 0 ? options.drain_delay_ms : is_loopback(config.host) ? 0 : 5000;
+  config.auth.kv_secret = DI_TRY(kv_secret(options.kv_secret_file));
+  return config;
+}
+
+Result<void> check_auth(const server::App& app) {
+  if (app.config_error()) return std::unexpected(*app.config_error());
+  const server::ServerConfig& config = app.config();
+  if (is_loopback(config.host) || app.auth_required()) return {};
+  if (config.require_auth)
+    return fail(Errc::kInvalidRequest, "--require-auth: {} is reachable from other machines and there is no API key",
+                config.host);
+  DI_LOG(kWarn, "{} is reachable from other machines and no API key is required", config.host);
+  return {};
+}
+
+int failed(const Error& error, int status) {
+  std::fprintf(stderr, "deepinfer serve: %s\n", error.message.c_str());
+  return status;
+}
+
+// Waits for signals and drain requests, until it is over.
+void run_until_drained(server::App& app, server::HttpServer& http, Signals& signals, std::atomic<bool>& drain_wanted,
+                       int signal_number, const Clock& clock) {
+  for (;;) {
+    while (signal_number == 0 && !drain_wanted.load()) signal_number = signals.wait(-1);
+    drain_wanted.store(true);
+    if (drain(app, http, signals, app.config(), clock, drain_wanted)) return;
+    DI_LOG(kInfo, "not draining any more");
+    app.undo_drain();
+    signal_number = 0;
+  }
 }
 
 }  // namespace
@@ -86,29 +151,34 @@ void drain(server::App& app, server::HttpServer& http, Signals& signals, const s
 int serve(const ServeOptions& options) {
   Signals signals;
   const SystemClock clock;
-  server::ServerConfig config = options.server;
-  config.served_model_names = served_names(options.model);
-  config.drain_delay_ms = options.drain_delay_ms >= 0 ? options.drain_delay_ms : is_loopback(config.host) ? 0 : 5000;
-
+  Result<server::ServerConfig> made = server_config(options);
+  if (!made) return failed(made.error(), kUsage);
+  const server::ServerConfig config = std::move(*made);
   server::App app(config, clock);
+  if (const Result<void> ok = check_auth(app); !ok) return failed(ok.error(), kUsage);
   server::HttpServer http(config.http, [&app](const server::ExchangeRef& exchange) { app.handle(exchange); }, clock);
   app.metrics().watch(http.counters());
   app.feed().start();
-  if (const Result<void> listening = http.start(config.host, config.port); !listening) {
-    std::fprintf(stderr, "deepinfer serve: %s\n", listening.error().message.c_str());
-    return listening.error().code == Errc::kUnavailable ? kPortInUse : kUsage;
-  }
+  if (const Result<void> listening = http.start(config.host, config.port); !listening)
+    return failed(listening.error(), listening.error().code == Errc::kUnavailable ? kPortInUse : kUsage);
   DI_LOG(kInfo, "listening on http://{}:{}", config.host, http.port());
-  if (!is_loopback(config.host))
-    DI_LOG(kWarn, "{} is reachable from other machines and no API key is required", config.host);
+
+  std::atomic<bool> drain_wanted{false};
+  app.on_drain_request([&](bool wanted) {
+    drain_wanted.store(wanted);
+    signals.wake();
+  });
 
   std::unique_ptr<LocalModel> model;
   std::optional<LoadError> load_failure;
   std::atomic<bool> loaded{false};
   std::thread loader([&] {
-    auto result = load_model(options.model, config.policy, clock, [&app](double part, std::string_view stage) {
-      app.set_progress(part, std::string(stage));
-    });
+    LoadHooks hooks;
+    hooks.progress = [&app](double part, std::string_view stage) { app.set_progress(part, std::string(stage)); };
+    hooks.codec = [&app](const codec::TokenizerRef& tokenizer, const codec::CodecOptions& codec) {
+      app.set_codec({tokenizer, codec});
+    };
+    auto result = load_model(options.model, config.policy, clock, hooks);
     if (result) {
       model = std::move(*result);
       DI_LOG(kInfo, "{}", model->summary);
@@ -131,8 +201,7 @@ int serve(const ServeOptions& options) {
     std::fprintf(stderr, "deepinfer serve: %s\n", load_failure->message.c_str());
     return load_failure->exit_status;
   }
-  while (signal_number == 0) signal_number = signals.wait(-1);
-  drain(app, http, signals, config, clock);
+  run_until_drained(app, http, signals, drain_wanted, signal_number, clock);
   http.stop();
   app.stop_workers();
   model.reset();

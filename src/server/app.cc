@@ -2,23 +2,61 @@
 
 #include <algorithm>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "server/routes.h"
 
 namespace di::server {
+
+namespace {
+
+// One line per request, without a word of it.
+void log_access(const RequestRecord& r, int64_t first_token_ns, double tpot_s) {
+  const auto ms = [](int64_t from, int64_t to) { return static_cast<double>(to - from) * 1e-6; };
+  const double queue = r.scheduled_ns > 0 ? ms(r.queued_ns, r.scheduled_ns) : 0.0;
+  const double ttft = first_token_ns > 0 ? ms(r.received_ns, first_token_ns) : 0.0;
+  const double e2e = ms(r.received_ns, r.sent_ns);
+  if (!log_is_json()) {
+    log_line(LogLevel::kInfo,
+             fmt::format("{} tenant={} route={} code={} prompt={} cached={} output={} reasoning={} queue={:.1f}ms "
+                         "ttft={:.1f}ms tpot={:.2f}ms e2e={:.1f}ms finish={}",
+                         r.id, r.tenant, r.route, r.status, r.prompt_tokens, r.cached_tokens, r.output_tokens,
+                         r.reasoning_tokens, queue, ttft, tpot_s * 1e3, e2e, r.finish));
+    return;
+  }
+  std::string line;
+  JsonWriter w(line);
+  w.begin_object().key("message").value("request").key("id").value(r.id).key("tenant").value(r.tenant);
+  w.key("route").value(r.route).key("model").value(r.model).key("code").value(r.status);
+  w.key("prompt_tokens").value(r.prompt_tokens).key("cached_tokens").value(r.cached_tokens);
+  w.key("output_tokens").value(r.output_tokens).key("reasoning_tokens").value(r.reasoning_tokens);
+  w.key("queue_ms").value(queue).key("ttft_ms").value(ttft).key("tpot_ms").value(tpot_s * 1e3).key("e2e_ms").value(e2e);
+  w.key("finish").value(r.finish).end_object();
+  log_record(LogLevel::kInfo, {}, std::string_view(line).substr(1, line.size() - 2));
+}
+
+}  // namespace
 
 App::App(const ServerConfig& config, const Clock& clock)
     : config_(config),
       clock_(clock),
       metrics_(config.served_model_names.at(0)),
       timelines_(clock),
+      responses_(config.responses_store),
       workers_(std::make_unique<Workers>(config.worker_threads)),
       feed_(clock, {.metrics = [this] { return metrics_.text(); },
                     .write_state = [this](JsonWriter& w) { write_state(w); },
                     .unix_ms =
                         [this, start_ns = clock.now_ns(), start_s = clock.unix_seconds()] {
                           return start_s * 1000 + (clock_.now_ns() - start_ns) / kNsPerMs;
-                        }}) {}
+                        }}) {
+  Result<std::unique_ptr<Auth>> auth = Auth::create(config.auth, clock);
+  if (!auth) {
+    config_error_ = auth.error();
+    auth = Auth::create({}, clock);
+  }
+  auth_ = std::move(*auth);
+}
 
 App::~App() = default;
 
@@ -28,7 +66,13 @@ void App::set_progress(double fraction, std::string stage) {
   progress_ = {fraction, std::move(stage)};
 }
 
+void App::set_codec(Codec codec) {
+  codec_ = std::move(codec);
+  codec_loaded_.store(true);
+}
+
 void App::set_ready(Service service) {
+  if (!codec_loaded_.load()) set_codec({service.tokenizer, service.codec});
   service_ = std::move(service);
   metrics_.attach(*service_.engine);
   if (service_.constraints != nullptr) metrics_.watch(*service_.constraints);
@@ -40,6 +84,10 @@ void App::set_ready(Service service) {
 
 const Service* App::service() const {
   return loaded_.load() ? &service_ : nullptr;
+}
+
+const Codec* App::codec() const {
+  return codec_loaded_.load() ? &codec_ : nullptr;
 }
 
 App::Progress App::progress() const {
@@ -70,6 +118,15 @@ void App::write_state(JsonWriter& w) const {
   w.key("block_tokens").value(info.block_tokens).key("blocks").value(info.n_blocks).end_object();
 }
 
+void App::undo_drain() {
+  phase_.store(loaded_.load() ? Phase::kReady : Phase::kLoading);
+}
+bool App::request_drain(bool drain) {
+  if (!drain_request_) return false;
+  drain_request_(drain);
+  return true;
+}
+
 std::optional<ApiFailure> App::refusal() const {
   if (phase_.load() == Phase::kRefusing)
     return ApiFailure{ErrorKind::kDraining, "the server is shutting down", {}, {}, 5};
@@ -95,17 +152,56 @@ void App::abort_all() {
   }
 }
 
+std::vector<std::shared_ptr<Job>> App::jobs() const {
+  std::vector<std::shared_ptr<Job>> out;
+  const std::lock_guard lock(mutex_);
+  for (auto it = jobs_.rbegin(); it != jobs_.rend(); ++it) {
+    if (auto job = it->lock()) out.push_back(std::move(job));
+  }
+  return out;
+}
+
+bool App::pass_cors(Exchange& exchange) const {
+  const HttpRequest& request = exchange.request();
+  const std::string_view origin = request.header("origin");
+  if (config_.cors_origins.empty() || origin.empty()) return true;
+  const bool allowed = std::any_of(config_.cors_origins.begin(), config_.cors_origins.end(),
+                                   [&](const std::string& o) { return o == "*" || o == origin; });
+  if (!allowed) return true;
+  Headers& headers = exchange.context().answer_headers;
+  headers.emplace_back("Access-Control-Allow-Origin", header_text(origin));
+  headers.emplace_back("Vary", "Origin");
+  if (request.method != "OPTIONS") return true;
+  headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
+  headers.emplace_back("Access-Control-Allow-Headers", "authorization, content-type, x-api-key, x-request-id");
+  headers.emplace_back("Access-Control-Max-Age", "600");
+  exchange.reply({.status = 204, .content_type = {}, .headers = {}, .body = {}});
+  return false;
+}
+
 void App::handle(const ExchangeRef& exchange) {
-  const RouteDecision decision = find_route(exchange->request());
+  const HttpRequest& request = exchange->request();
+  if (!pass_cors(*exchange)) return;
+  const RouteDecision decision = find_route(request);
+  // Before anything is said about the path: without a key, known and unknown ones look the same.
+  const Scope scope = decision.route != nullptr ? decision.route->scope
+                      : decision.public_path    ? Scope::kPublic
+                                                : Scope::kInference;
+  if (const auto refused = auth_->admit(request, scope, exchange->context())) return reply_error(*exchange, *refused);
   if (decision.failure) {
-    HttpResponse response =
-        error_response(*decision.failure, error_family(exchange->request().path), exchange->request().id);
+    HttpResponse response = error_response(*decision.failure, error_family(request.path), request.id);
     if (!decision.allow.empty()) response.headers.emplace_back("Allow", decision.allow);
     metrics_.error(default_code(decision.failure->kind));
     exchange->reply(std::move(response));
     return;
   }
   const Route& route = *decision.route;
+  if (route.limited) {
+    if (const auto limit = auth_->begin_request(exchange->context())) {
+      metrics_.rejected("rate_limit");
+      return reply_error(*exchange, *limit);
+    }
+  }
   if (!route.blocking) {
     route.handler(*this, exchange);
     return;
@@ -120,12 +216,41 @@ void App::handle(const ExchangeRef& exchange) {
   });
 }
 
+void App::request_finished(const RequestRecord& r, int64_t last_token_ns) {
+  const auto seconds = [](int64_t from, int64_t to) { return static_cast<double>(to - from) * 1e-9; };
+  ServerMetrics& m = metrics_;
+  const double total = seconds(r.received_ns, r.sent_ns);
+  m.request_done(r.route, r.status, total);
+  m.prompt_tokens.add(static_cast<uint64_t>(r.prompt_tokens));
+  m.prompt_tokens_cached.add(static_cast<uint64_t>(r.cached_tokens));
+  m.preemptions_per_request.observe(r.preemptions);
+  const int64_t tokens = r.output_tokens;
+  const int64_t first_token_ns = r.first_sent_ns;
+  const double tpot = tokens > 1 ? seconds(first_token_ns, last_token_ns) / static_cast<double>(tokens - 1) : 0;
+  if (r.finish != "abort" && r.finish != "error") {
+    m.prompt_tokens_per_request.observe(static_cast<double>(r.prompt_tokens));
+    m.generation_tokens_per_request.observe(static_cast<double>(tokens));
+    m.e2e_latency.observe(total);
+    if (tokens > 1) m.time_per_output_token.observe(tpot);
+    if (r.scheduled_ns > 0) m.queue_time.observe(seconds(r.queued_ns, r.scheduled_ns));
+    if (r.first_token_ns > 0) {
+      m.prefill_time.observe(seconds(r.scheduled_ns, r.first_token_ns));
+      if (r.finished_ns > 0) {
+        m.decode_time.observe(seconds(r.first_token_ns, r.finished_ns));
+        m.inference_time.observe(seconds(r.scheduled_ns, r.finished_ns));
+      }
+    }
+  }
+  auth_->count_tokens(r.tenant, r.prompt_tokens + tokens);
+  if (log_enabled(LogLevel::kInfo)) log_access(r, first_token_ns, tpot);
+}
+
 void App::reply_error(Exchange& exchange, const ApiFailure& failure) {
   const HttpRequest& request = exchange.request();
   const HttpResponse response = error_response(failure, error_family(request.path), request.id);
   metrics_.error(failure.code.empty() ? default_code(failure.kind) : std::string_view(failure.code));
   const double seconds = static_cast<double>(clock_.now_ns() - request.received_ns) * 1e-9;
-  metrics_.request_done(request.path, response.status, seconds);
+  metrics_.request_done(route_label(request), response.status, seconds);
   DI_LOG(kInfo, "{} {} {} -> {} {}", request.id, request.method, request.path, response.status,
          failure.code.empty() ? default_code(failure.kind) : std::string_view(failure.code));
   exchange.reply(response);

@@ -5,17 +5,23 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
 #include "codec/codec.h"
 #include "engine/api.h"
+#include "server/auth.h"
 #include "server/errors.h"
 #include "server/http_server.h"
+#include "server/request_record.h"
+#include "server/responses_store.h"
 #include "server/server_metrics.h"
 #include "server/timeline.h"
 #include "server/ui_feed.h"
@@ -30,16 +36,32 @@ struct ServerConfig {
   HttpLimits http;
   std::vector<std::string> served_model_names;  // at least one; the first is reported
   codec::ApiPolicy policy = codec::ApiPolicy::kExtended;
-  bool default_thinking = true;
   int32_t worker_threads = 2;
   int32_t max_n = 16;
   int64_t max_messages = 16'384;
   int64_t max_tools = 1'024;
   int64_t max_stop_bytes = 1'024;
+  int64_t stream_interval = 1;  // tokens that wait for each other before they are sent
+  int64_t max_images = 64;
+  int64_t responses_store = 0;  // responses kept; 0: none
+  bool strict_fields = false;   // unknown members of a body are refused
+  bool allow_priority = false;  // everybody may set a priority
+  bool nonstream_keep_alive = false;
+  bool require_auth = false;  // no start on an open address without keys
+  AuthOptions auth;
+  std::vector<std::string> cors_origins;   // "*": all; empty: no CORS
+  Json effective;                          // of /server_info: the options as given
+  int64_t liveness_stall_ms = 120'000;     // the engine stands still for that long: not alive
   int64_t max_queue_wait_ms = 600'000;     // 0: no limit
   int64_t request_timeout_ms = 1'800'000;  // 0: no limit
   int64_t drain_delay_ms = 0;
   int64_t drain_timeout_ms = 120'000;
+};
+
+// What is there as soon as the tokenizer is.
+struct Codec {
+  codec::TokenizerRef tokenizer;
+  codec::CodecOptions options;  // with the served names
 };
 
 // What is there once the model is loaded. Outlives every request.
@@ -52,11 +74,15 @@ struct Service {
   int64_t created = 0;  // Unix seconds
 };
 
-// An answer under way that drain can end.
+// An answer under way.
 class Job {
  public:
   virtual ~Job() = default;
+  // Ends it with an error, in the stream if it has begun.
   virtual void abort(const ApiFailure& failure) = 0;
+  // Ends it with what there is.
+  virtual void cancel() = 0;
+  virtual RequestRecord record() const = 0;
 };
 
 class App {
@@ -70,12 +96,18 @@ class App {
   void handle(const ExchangeRef& exchange);
 
   void set_progress(double fraction, std::string stage);
+  // Prompts can be counted from now on.
+  void set_codec(Codec codec);
   // To take down: stop the listener, stop_workers(), destroy the engine, then app and listener.
   void set_ready(Service service);
   // Drain, in order (server.md §2.6): /readyz says so; new work is refused; what still runs is ended with an error.
   void announce_drain();
   void refuse_new();
   void abort_all();
+  // The routes /admin/drain and /admin/undrain; `request` is called at most once per drain, from a worker.
+  void on_drain_request(std::function<void(bool drain)> request) { drain_request_ = std::move(request); }
+  bool request_drain(bool drain);
+  void undo_drain();
   // Finishes the tasks that are queued; from then on nothing runs.
   void stop_workers() {
     feed_.stop();
@@ -86,11 +118,16 @@ class App {
   Phase phase() const { return phase_.load(); }
   // Nothing while loading.
   const Service* service() const;
+  const Codec* codec() const;
 
   // Why new work is not taken now, if so.
   std::optional<ApiFailure> refusal() const;
 
   void add_job(const std::shared_ptr<Job>& job);
+  // Those under way, newest first.
+  std::vector<std::shared_ptr<Job>> jobs() const;
+  // Metrics and access line of a request that reached the engine.
+  void request_finished(const RequestRecord& record, int64_t last_token_ns);
 
   struct Progress {
     double fraction = 0;
@@ -105,6 +142,11 @@ class App {
   // Runs once start() was called on it.
   UiFeed& feed() { return feed_; }
   Workers& workers() { return *workers_; }
+  Auth& auth() { return *auth_; }
+  bool auth_required() const { return auth_->required(); }
+  ResponsesStore& responses() { return responses_; }
+  // Error of the configuration, if any (API keys).
+  const std::optional<Error>& config_error() const { return config_error_; }
 
   // An error as the answer of a request that has none yet, with its metrics and log line.
   void reply_error(Exchange& exchange, const ApiFailure& failure);
@@ -118,6 +160,15 @@ class App {
   std::atomic<Phase> phase_{Phase::kLoading};
   std::atomic<bool> loaded_{false};
   Service service_;  // written once, before loaded_
+  std::atomic<bool> codec_loaded_{false};
+  Codec codec_;  // written once, before codec_loaded_
+  std::optional<Error> config_error_;
+  std::unique_ptr<Auth> auth_;
+  ResponsesStore responses_;
+  std::function<void(bool)> drain_request_;
+
+  // False: answered already (an error, a preflight request of a browser).
+  bool pass_cors(Exchange& exchange) const;
 
   mutable std::mutex mutex_;  // guards progress_ and jobs_
   Progress progress_;
@@ -129,7 +180,15 @@ class App {
   UiFeed feed_;                       // its thread too
 };
 
-// chat.cc: one chat completion from its body to the last byte. Runs on a worker.
+// The handlers of chat.cc, completions.cc and token_routes.cc. They run on a worker.
 void handle_chat_completions(App& app, const ExchangeRef& exchange);
+void handle_responses(App& app, const ExchangeRef& exchange);
+void handle_messages(App& app, const ExchangeRef& exchange);
+void handle_completions(App& app, const ExchangeRef& exchange);
+void handle_count_tokens(App& app, const ExchangeRef& exchange);
+void handle_input_tokens(App& app, const ExchangeRef& exchange);
+void handle_tokenize(App& app, const ExchangeRef& exchange);
+void handle_detokenize(App& app, const ExchangeRef& exchange);
+void handle_render(App& app, const ExchangeRef& exchange);
 
 }  // namespace di::server

@@ -1,154 +1,187 @@
-// Chat Completions: from the body of a request to its answer under way (server.md §4). chat_job.h is the other half.
+// Chat Completions, Responses and Messages: from the body of a request to its answer under way (server.md §4, §6, §7).
+// chat_job.h is the other half.
 #include <algorithm>
 
-#include "base/rng.h"
 #include "server/app.h"
-#include "server/chat_extras.h"
 #include "server/chat_job.h"
 #include "server/constraint.h"
+#include "server/fields.h"
+#include "server/prepare.h"
+#include "server/responses_store.h"
 
 namespace di::server {
 namespace {
 
-ApiFailure from_api_error(const codec::ApiError& error) {
-  ApiFailure failure{ErrorKind::kInvalidRequest, error.message, error.code, error.param, 0};
-  if (error.http_status >= 500) failure = {ErrorKind::kInternal, "internal error", {}, {}, 0};
-  if (error.message.starts_with("Invalid json schema")) failure.code = "invalid_json_schema";
-  if (error.code == "model_not_found") failure.kind = ErrorKind::kModelNotFound;
-  if (error.code == "context_length_exceeded") failure.kind = ErrorKind::kContextLength;
-  return failure;
-}
-
-std::optional<ApiFailure> over_limit(std::string_view field, size_t found, int64_t limit) {
-  if (static_cast<int64_t>(found) <= limit) return std::nullopt;
-  return ApiFailure{ErrorKind::kInvalidRequest,
-                    fmt::format("{}: {} are given, at most {} are accepted", field, found, limit),
-                    {},
-                    std::string(field),
-                    0};
-}
-
-// Sizes that only this server bounds (server.md §2).
-std::optional<ApiFailure> check_limits(const Json& body, const codec::ConvertedRequest& request,
-                                       const ServerConfig& config) {
-  const auto members = [&](std::string_view key) {
-    const Json* value = body.find_value(key);
-    return value == nullptr ? size_t{0} : value->size();
-  };
-  if (auto failure = over_limit("messages", members("messages"), config.max_messages)) return failure;
-  if (auto failure = over_limit("tools", members("tools"), config.max_tools)) return failure;
-  if (auto failure = over_limit("n", request.sampling.n, config.max_n)) return failure;
-  for (const std::string& stop : request.parsing.stop_sequences) {
-    if (static_cast<int64_t>(stop.size()) > config.max_stop_bytes) {
-      return ApiFailure{
-          ErrorKind::kInvalidRequest,
-          fmt::format("stop: a stop string has {} bytes, at most {} are accepted", stop.size(), config.max_stop_bytes),
-          {},
-          "stop",
-          0};
-    }
-  }
-  return std::nullopt;
-}
-
-engine::SamplingParams sampling_params(const codec::SamplingOptions& options, const ChatExtras& extras) {
-  engine::SamplingParams p;
-  p.temperature = static_cast<double>(options.temperature);
-  p.top_p = static_cast<double>(options.top_p);
-  p.top_k = options.top_k <= 0 ? -1 : options.top_k;
-  p.min_p = static_cast<double>(options.min_p);
-  p.seed = options.seed ? *options.seed : random_u64();
-  p.repetition_penalty = extras.repetition_penalty;
-  p.frequency_penalty = static_cast<double>(options.frequency_penalty);
-  p.presence_penalty = static_cast<double>(options.presence_penalty);
-  p.logit_bias.assign(options.logit_bias.begin(), options.logit_bias.end());
-  p.allowed_token_ids = extras.allowed_token_ids;
-  p.bad_words = extras.bad_words;
-  p.logprobs = options.logprobs;
-  p.top_logprobs = options.top_logprobs.value_or(0);
-  return p;
-}
-
-// The body as JSON. What is wrong with it, the codec words best.
-std::expected<Json, ApiFailure> parse_body(std::string_view body, const codec::CodecOptions& options) {
-  if (body.starts_with("\xEF\xBB\xBF")) body.remove_prefix(3);
-  if (Result<Json> json = parse_json(body)) return std::move(*json);
-  const auto error = codec::convert_request(codec::Api::kChat, body, options);
-  if (error)
-    return std::unexpected(ApiFailure{ErrorKind::kInvalidRequest, "the body is not valid JSON", "invalid_json", {}, 0});
-  return std::unexpected(from_api_error(error.error()));
-}
-
 struct Prepared {
   codec::ConvertedRequest request;
   engine::GenerateRequest generate;
+  RequestRecord record;
   std::optional<WantedConstraint> constraint;
 };
 
-std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, const HttpRequest& http,
-                                            RequestTimeline& timeline) {
-  const int64_t begun = app.clock().now_ns();
-  const Json body = DI_TRY(parse_body(http.body, service.codec));
-  const std::optional<Json> plain = without_structural_tag(body);
-  auto converted = codec::convert_parsed_request(codec::Api::kChat, plain ? *plain : body, service.codec);
-  if (!converted) return std::unexpected(from_api_error(converted.error()));
-  if (auto failure = check_limits(body, *converted, app.config())) return std::unexpected(*failure);
-  const ChatExtras extras = DI_TRY(read_chat_extras(body, *service.tokenizer));
+std::expected<void, ApiFailure> check_ids(const codec::SamplingOptions& sampling, int32_t vocab_size) {
+  for (const auto& [id, bias] : sampling.logit_bias) {
+    if (id < vocab_size) continue;
+    return invalid_field("logit_bias",
+                         fmt::format("logit_bias: token id {} is outside the vocabulary of {} tokens", id, vocab_size));
+  }
+  return {};
+}
 
+std::string_view id_prefix(codec::Api api) {
+  return api == codec::Api::kChat ? "chatcmpl-" : api == codec::Api::kResponses ? "resp_" : "msg_";
+}
+
+std::string_view route_of(codec::Api api) {
+  return api == codec::Api::kChat        ? "/v1/chat/completions"
+         : api == codec::Api::kResponses ? "/v1/responses"
+                                         : "/v1/messages";
+}
+
+// As the request says, else by whether it brings tools (server.md §4.1).
+engine::TrafficClass traffic_class(const Json& body) {
+  const Json* given = body.find_value("traffic_class");
+  const std::string* name = given == nullptr ? nullptr : given->if_string();
+  if (name != nullptr && *name == "batch") return engine::TrafficClass::kBatch;
+  if (name != nullptr && *name == "chat") return engine::TrafficClass::kInteractive;
+  const Json* tools = body.find_value("tools");
+  const bool agent = name != nullptr || (tools != nullptr && tools->size() > 0);
+  return agent ? engine::TrafficClass::kAgent : engine::TrafficClass::kInteractive;
+}
+
+// The formats of Responses and Messages in the words of Chat, which the reader of constraints knows; the codec's list
+// of tools stands for theirs.
+std::expected<std::optional<WantedConstraint>, ApiFailure> wanted_constraint(codec::Api api, const Json& body,
+                                                                             const codec::ConvertedRequest& request) {
+  if (api == codec::Api::kChat) return read_constraint(body, request);
+  const char* outer_name = api == codec::Api::kResponses ? "text" : "output_config";
+  Json view = body;
+  view.set("response_format", Json());
+  const Json* outer = body.find_value(outer_name);
+  const Json* format = outer == nullptr || !outer->is_object() ? nullptr : outer->find_value("format");
+  if (format != nullptr && format->is_object()) {
+    Json inner(Json::Object{});
+    for (const char* key : {"schema", "strict"}) {
+      if (const Json* value = format->find_value(key)) inner.set(key, *value);
+    }
+    if (api == codec::Api::kMessages) inner.set("strict", Json(true));  // that API has no other kind
+    Json own(Json::Object{});
+    if (const Json* type = format->find_value("type")) own.set("type", *type);
+    own.set("json_schema", std::move(inner));
+    view.set("response_format", std::move(own));
+  }
+  if (const Json* choice = body.find_value("tool_choice"); choice != nullptr && choice->is_object()) {
+    const Json* one = choice->find_value("disable_parallel_tool_use");
+    if (one != nullptr && one->is_bool() && one->as_bool()) view.set("parallel_tool_calls", Json(false));
+  }
+  auto wanted = read_constraint(view, request);
+  constexpr std::string_view kChat = "response_format.json_schema";
+  if (wanted && *wanted && (*wanted)->param.starts_with(kChat))
+    (*wanted)->param = fmt::format("{}.format{}", outer_name, (*wanted)->param.substr(kChat.size()));
+  return wanted;
+}
+
+std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, Exchange& exchange, codec::Api api,
+                                            const Json& body, RequestTimeline& timeline) {
+  const int64_t begun = exchange.request().received_ns;
+  Prepared out;
+  out.record = start_record(app, exchange, route_of(api), std::string(id_prefix(api)) + random_hex32());
+  const std::optional<Json> plain = without_structural_tag(body);
+  out.request = DI_TRY(convert_body(app, api, plain ? *plain : body, service.codec));
+  const codec::ConvertedRequest& request = out.request;
+  const bool extended = service.codec.policy == codec::ApiPolicy::kExtended;
+  ChatExtras extras;
+  if (extended) extras = DI_TRY(read_chat_extras(body, *service.tokenizer));
+  DI_TRY(check_ids(request.sampling, service.engine->info().vocab_size));
+  out.record.model = request.model;
+  out.record.stream = request.stream;
   const int64_t parsed = app.clock().now_ns();
   timeline.span(Stage::kParse, begun, parsed);
-  Result<std::vector<TokenId>> prompt = codec::encode_conversation(converted->conversation, converted->version,
-                                                                   *service.tokenizer, service.codec.special);
-  if (!prompt) return std::unexpected(from_error(prompt.error()));
-  timeline.span(Stage::kTokenize, parsed, app.clock().now_ns(), static_cast<int64_t>(prompt->size()));
-  timeline.prompt_tokens(static_cast<int64_t>(prompt->size()));
+
+  std::vector<TokenId> prompt = DI_TRY(encode_request(request, *service.tokenizer, service.codec));
+  timeline.span(Stage::kTokenize, parsed, app.clock().now_ns());
   const auto context = static_cast<uint64_t>(service.engine->info().max_model_len);
-  const auto max_tokens = codec::resolve_max_tokens(*converted, prompt->size(), context);
+  const auto max_tokens = codec::resolve_max_tokens(request, prompt.size(), context);
   if (!max_tokens) return std::unexpected(from_api_error(max_tokens.error()));
 
-  Prepared out;
   engine::GenerateRequest& g = out.generate;
-  g.id = http.id;
-  g.prompt = std::move(*prompt);
-  g.sampling = sampling_params(converted->sampling, extras);
-  g.n = static_cast<int32_t>(converted->sampling.n);
+  g = DI_TRY(engine_request(app, exchange, body));
+  g.prompt = std::move(prompt);
+  g.sampling = sampling_params(request.sampling, extras);
+  g.n = static_cast<int32_t>(request.sampling.n);
   g.max_tokens = *max_tokens;
   g.min_tokens = extras.min_tokens;
   g.ignore_eos = extras.ignore_eos;
   g.stop_token_ids = extras.stop_token_ids;
-  out.constraint = DI_TRY(read_constraint(body, *converted));
+  if (api == codec::Api::kChat) g.prompt_logprobs = extras.prompt_logprobs;
+  g.traffic_class = traffic_class(body);
+  out.constraint = DI_TRY(wanted_constraint(api, body, request));
   if (service.constraints != nullptr)
-    g.constrained_prompt_tokens = constrained_prompt_tokens(*converted, *service.constraints->vocabulary(), g.prompt);
-  const int64_t now = app.clock().now_ns();
-  if (app.config().max_queue_wait_ms > 0) g.queue_deadline_ns = now + app.config().max_queue_wait_ms * kNsPerMs;
-  if (app.config().request_timeout_ms > 0) g.deadline_ns = now + app.config().request_timeout_ms * kNsPerMs;
-  out.request = std::move(*converted);
+    g.constrained_prompt_tokens = constrained_prompt_tokens(request, *service.constraints->vocabulary(), g.prompt);
   return out;
+}
+
+void answer(App& app, const ExchangeRef& exchange, codec::Api api, const Json& body,
+            std::vector<std::string> warnings = {}, std::function<void(const std::string&)> on_body = {}) {
+  const Service& service = *app.service();
+  const TimelineRef timeline = start_timeline(app, *exchange, route_of(api));
+  const auto refuse = [&app, exchange, timeline](const ApiFailure& failure) {
+    timeline->finish({http_status(failure.kind), "error"}, app.clock().now_ns());
+    app.reply_error(*exchange, failure);
+  };
+  auto prepared = prepare(app, service, *exchange, api, body, *timeline);
+  if (!prepared) return refuse(prepared.error());
+  timeline->prompt_tokens(static_cast<int64_t>(prepared->generate.prompt.size()));
+  // Headers that say what was ignored (server.md §6).
+  warnings.insert(warnings.end(), prepared->request.warnings.begin(), prepared->request.warnings.end());
+  if (!warnings.empty())
+    exchange->context().answer_headers.emplace_back("deepinfer-warnings",
+                                                    header_text(fmt::format("{}", fmt::join(warnings, ", "))));
+  const auto job = std::make_shared<ChatJob>(app, service, exchange, std::move(prepared->request),
+                                             std::move(prepared->record), timeline, std::move(on_body));
+  const auto prompts = std::make_shared<std::vector<engine::GenerateRequest>>();
+  prompts->push_back(std::move(prepared->generate));
+  if (!prepared->constraint) return job->start(std::move(*prompts));
+  // The answer's head waits for the verdict; this thread does not.
+  compile_constraint(app, service, std::move(*prepared->constraint),
+                     [refuse, job, prompts](const ConstraintVerdict& verdict) {
+                       if (!verdict) return refuse(verdict.error());
+                       prompts->front().constraint = *verdict;
+                       job->start(std::move(*prompts));
+                     });
+}
+
+void handle(App& app, const ExchangeRef& exchange, codec::Api api) {
+  if (const std::optional<ApiFailure> refusal = app.refusal()) return app.reply_error(*exchange, *refusal);
+  const auto body = parse_body(api, exchange->request().body, app.service()->codec);
+  if (!body) return app.reply_error(*exchange, body.error());
+  answer(app, exchange, api, *body);
 }
 
 }  // namespace
 
 void handle_chat_completions(App& app, const ExchangeRef& exchange) {
+  handle(app, exchange, codec::Api::kChat);
+}
+
+void handle_messages(App& app, const ExchangeRef& exchange) {
+  handle(app, exchange, codec::Api::kMessages);
+}
+
+void handle_responses(App& app, const ExchangeRef& exchange) {
   if (const std::optional<ApiFailure> refusal = app.refusal()) return app.reply_error(*exchange, *refusal);
-  const Service& service = *app.service();
-  const HttpRequest& http = exchange->request();
-  const TimelineRef timeline = app.timelines().start({http.id, "default", http.path, http.received_ns});
-  const auto refuse = [&app, exchange, timeline](const ApiFailure& failure) {
-    timeline->finish({http_status(failure.kind), "error"}, app.clock().now_ns());
-    app.reply_error(*exchange, failure);
-  };
-  auto prepared = prepare(app, service, http, *timeline);
-  if (!prepared) return refuse(prepared.error());
-  std::optional<WantedConstraint> constraint = std::move(prepared->constraint);
-  const auto job = std::make_shared<ChatJob>(app, service, exchange, std::move(prepared->request), timeline);
-  if (!constraint) return job->start(std::move(prepared->generate));
-  // The answer's head waits for the verdict; this thread does not.
-  const auto generate = std::make_shared<engine::GenerateRequest>(std::move(prepared->generate));
-  compile_constraint(app, service, std::move(*constraint), [refuse, job, generate](const ConstraintVerdict& verdict) {
-    if (!verdict) return refuse(verdict.error());
-    generate->constraint = *verdict;
-    job->start(std::move(*generate));
-  });
+  auto body = parse_body(codec::Api::kResponses, exchange->request().body, app.service()->codec);
+  if (!body) return app.reply_error(*exchange, body.error());
+  if (app.service()->codec.policy == codec::ApiPolicy::kOfficial)
+    return answer(app, exchange, codec::Api::kResponses, *body);
+
+  auto stored = join_previous(app, exchange->context().tenant, *body);
+  if (!stored) return app.reply_error(*exchange, stored.error());
+  if (!stored->keep) return answer(app, exchange, codec::Api::kResponses, *body, std::move(stored->warnings));
+  answer(app, exchange, codec::Api::kResponses, *body, std::move(stored->warnings),
+         [&app, tenant = exchange->context().tenant, input = std::move(stored->input)](const std::string& text) {
+           app.responses().put(tenant, input, text);
+         });
 }
 
 }  // namespace di::server

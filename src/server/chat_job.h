@@ -1,82 +1,59 @@
-// The answer to one chat request: tokens from the engine go through an output processor per choice and out as events or
-// as one body. Fed by the engine's thread, works on the server's workers, one task at a time.
+// The answer to a request of one of the codec's three APIs (Chat Completions, Responses, Messages): tokens go through
+// an output processor per choice and out as its events or as one body.
 #pragma once
 
-#include <memory>
-#include <mutex>
-#include <optional>
+#include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "codec/codec.h"
-#include "engine/api.h"
-#include "server/app.h"
+#include "server/answer_job.h"
 
 namespace di::server {
 
-class ChatJob final : public Job, public std::enable_shared_from_this<ChatJob> {
+class ChatJob final : public AnswerJob {
  public:
-  ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::ConvertedRequest request,
-          TimelineRef timeline);
-
-  // Submits to the engine; what it refuses becomes the answer.
-  void start(engine::GenerateRequest generate);
-  // Ends the answer with an error, in the stream if it has begun.
-  void abort(const ApiFailure& failure) override;
+  // `record.response_id`, `route` and `model` are set. `on_body` gets the finished body (Responses store).
+  ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::ConvertedRequest request, RequestRecord record,
+          TimelineRef timeline, std::function<void(const std::string&)> on_body = {});
 
  private:
   struct Choice {
     codec::OutputProcessor processor;
-    bool finished = false;
-    bool insufficient = false;  // the engine had no memory to go on
-    int64_t tokens = 0;
+    ChoiceEnd end = ChoiceEnd::kStop;
   };
 
-  void deliver(engine::Output output);
-  void schedule_locked();
-  void pump();
-  void begin();
-  void take(engine::Output& output);
-  void finish_choice(Choice& choice, const engine::Output& output);
-  void send_events(std::span<const codec::StreamEvent> events, const Choice* finished);
-  void send(std::string_view data);
-  void complete();
-  void fail(const ApiFailure& failure);
-  void client_gone();
-  std::string usage_chunk() const;
-  std::string full_body() const;
-  codec::Usage total_usage() const;
-  void observe_tokens(size_t n);
-  void note_timeline(std::string_view finish, int status, int64_t now);
-  void report(std::string_view finish, int status);
+  void write_start() override;
+  Result<void> write_tokens(std::size_t choice, const engine::Output& output) override;
+  bool stopped(std::size_t choice) const override;
+  void write_end(std::size_t choice, ChoiceEnd end, const engine::Output& output) override;
+  void write_stream_end() override;
+  void write_stream_error(const ApiFailure& failure) override;
+  std::string body() override;
+  std::string_view keep_alive() const override;
+  std::string finish_reason() const override;
+  int64_t reasoning_tokens() const override;
 
-  App& app_;
-  const Service& service_;
-  const ExchangeRef exchange_;
+  bool is_chat() const { return request_.api == codec::Api::kChat; }
+  void send_events(std::span<const codec::StreamEvent> events);
+  void send_last_chat_events(std::span<const codec::StreamEvent> events, const Choice& choice);
+  void send_last_messages_events(std::span<const codec::StreamEvent> events, const Choice& choice);
+  std::string usage_chunk() const;
+  std::string prompt_logprobs_json() const;
+  std::string chat_choice(const Choice& choice) const;
+  bool context_is_full(const Choice& choice) const;
+  codec::Usage total_usage() const;
+
   const codec::ConvertedRequest request_;
-  const TimelineRef timeline_;
   const std::string response_id_;
   const int64_t created_;
+  const std::function<void(const std::string&)> on_body_;
   std::vector<Choice> choices_;
-
-  std::mutex mutex_;  // guards the members of this paragraph
-  std::vector<engine::Output> inbox_;
-  std::optional<ApiFailure> abort_;
-  bool ready_ = false;      // submitted: tasks may run
-  bool scheduled_ = false;  // a task is queued or running
-  bool gone_ = false;       // the client went away or does not read
-  bool aborted_ = false;    // counted as such
-
-  // Of the running task.
-  engine::RequestId engine_id_;
-  bool done_ = false;
-  bool streaming_ = false;
-  bool writable_ = true;  // the client is there and takes what it is sent
-  size_t open_choices_ = 0;
-  int64_t last_token_ns_ = 0;
-  int64_t first_token_ns_ = 0;
-  engine::Output last_output_;
+  std::vector<engine::OutputToken> prompt_logprobs_;  // of the prompt's tokens from the second on
+  int64_t sequence_number_ = 0;                       // Responses: of the next event
 };
 
 }  // namespace di::server

@@ -22,6 +22,12 @@ ErrorForm form_of(ErrorKind kind) {
       return {400, 400, kInvalid, "invalid_value", kInvalid};
     case ErrorKind::kContextLength:
       return {400, 400, kInvalid, "context_length_exceeded", kInvalid};
+    case ErrorKind::kUnauthorized:
+      return {401, 401, "authentication_error", "invalid_api_key", "authentication_error"};
+    case ErrorKind::kForbidden:
+      return {403, 403, "permission_error", "permission_denied", "permission_error"};
+    case ErrorKind::kRateLimited:
+      return {429, 429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error"};
     case ErrorKind::kModelNotFound:
       return {404, 404, kInvalid, "model_not_found", "not_found_error"};
     case ErrorKind::kNotFound:
@@ -65,7 +71,8 @@ std::string_view shortened(std::string_view message) {
 }  // namespace
 
 ErrorFamily error_family(std::string_view path) {
-  return path.starts_with("/anthropic/") || path == "/v1/messages" || path.starts_with("/v1/messages/")
+  return path == "/anthropic" || path.starts_with("/anthropic/") || path == "/v1/messages" ||
+                 path.starts_with("/v1/messages/")
              ? ErrorFamily::kAnthropic
              : ErrorFamily::kOpenAi;
 }
@@ -107,7 +114,8 @@ HttpResponse error_response(const ApiFailure& failure, ErrorFamily family, std::
   if (failure.retry_after_s > 0) response.headers.emplace_back("Retry-After", std::to_string(failure.retry_after_s));
   // SDKs retry 408, 409, 429 and everything from 500 on; tell them where that helps (server.md §2.3).
   if (response.status == 500 || response.status == 501) response.headers.emplace_back("x-should-retry", "false");
-  if (response.status == 503 || response.status == 504 || response.status == 529)
+  if (response.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  if (response.status == 429 || response.status == 503 || response.status == 504 || response.status == 529)
     response.headers.emplace_back("x-should-retry", "true");
   return response;
 }

@@ -13,12 +13,15 @@ namespace di::server {
 enum class ErrorKind : uint8_t {
   kInvalidRequest,    // 400, code given by the caller
   kContextLength,     // 400
+  kUnauthorized,      // 401
+  kForbidden,         // 403
   kModelNotFound,     // 404
   kNotFound,          // 404
   kMethodNotAllowed,  // 405
   kRequestTimeout,    // 408, the body did not arrive
   kTooLarge,          // 413
   kMediaType,         // 415
+  kRateLimited,       // 429
   kHeadersTooLarge,   // 431
   kInternal,          // 500
   kNotImplemented,    // 501

@@ -41,6 +41,12 @@ bool is_request_id(std::string_view id) {
   });
 }
 
+std::string header_text(std::string_view text) {
+  std::string out(text.substr(0, 500));
+  std::replace_if(out.begin(), out.end(), [](char c) { return c < ' ' || c > '~'; }, ' ');
+  return out;
+}
+
 std::string random_hex32() {
   return fmt::format("{:016x}{:016x}", random_u64(), random_u64());
 }

@@ -36,6 +36,15 @@ struct HttpResponse {
   std::string body;
 };
 
+// What the server knows of a request beside its bytes. Filled in before the handler runs, by the thread that received
+// it; from then on only read.
+struct RequestContext {
+  std::string tenant = "default";
+  bool admin = true;             // may see and end what others do
+  Headers answer_headers;        // go out with the answer
+  std::shared_ptr<void> ticket;  // held until the answer is complete: what counts against limits
+};
+
 // One request and its answer: either reply() once, or begin_stream(), any number of write(), end_stream(). Thread-safe;
 // shared by the connection and the handler. After the client has gone, everything is accepted and dropped.
 class Exchange {
@@ -51,6 +60,11 @@ class Exchange {
   // Called once, from some thread, when the client goes away before the answer is complete; at once if that has
   // happened.
   virtual void on_disconnect(std::function<void()> callback) = 0;
+
+  RequestContext& context() { return context_; }
+
+ private:
+  RequestContext context_;
 };
 using ExchangeRef = std::shared_ptr<Exchange>;
 
@@ -60,6 +74,9 @@ bool is_normal_path(std::string_view path);
 
 // ASCII, case-insensitive.
 bool equal_ignoring_case(std::string_view a, std::string_view b);
+
+// Text as a header value: what is no printable ASCII becomes a space.
+std::string header_text(std::string_view text);
 
 // Valid X-Request-Id: up to 128 of [A-Za-z0-9._-].
 bool is_request_id(std::string_view id);

@@ -232,6 +232,8 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
       target = target.substr(0, fragment);
     const size_t question = target.find('?');
     request.path = std::string(target.substr(0, question));
+    const std::string& root = server_.limits.root_path;
+    if (!root.empty() && request.path.starts_with(root + "/")) request.path.erase(0, root.size());
     if (question != std::string_view::npos) request.query = std::string(target.substr(question + 1));
     for (const auto& field : message)
       request.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));

@@ -17,6 +17,7 @@
 namespace di::server {
 
 struct HttpLimits {
+  std::string root_path;  // taken off the front of every path; others are as they are
   uint32_t header_bytes = 64 << 10;
   size_t headers = 100;
   uint64_t body_bytes = 48 << 20;

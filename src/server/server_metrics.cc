@@ -105,6 +105,8 @@ ServerMetrics::ServerMetrics(const std::string& model_name, std::unique_ptr<Metr
                                        engine_labels(model_name, {{"finished_reason", "abort"}}))),
       finished_error(registry->counter("vllm:request_success_total", "",
                                        engine_labels(model_name, {{"finished_reason", "error"}}))),
+      unknown_fields(registry->counter("deepinfer:unknown_request_fields_total",
+                                       "Top-level members of request bodies that this server does not know.")),
       registry_(std::move(registry)),
       model_name_(model_name) {
   load_progress_ = &registry_->gauge("deepinfer:model_load_progress", "Part of the model that is loaded, 0 to 1.");
@@ -114,8 +116,10 @@ ServerMetrics::ServerMetrics(const std::string& model_name, std::unique_ptr<Metr
   registry_->counter_from("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", {},
                           cpu_seconds);
   // All series are there with 0 from the start.
-  rejection_counter("queue_full");
-  for (const char* phase : {"queue", "prefill", "decode"}) abort_counter(phase, "disconnect");
+  for (const char* reason : {"queue_full", "rate_limit"}) rejection_counter(reason);
+  for (const char* phase : {"queue", "prefill", "decode"}) {
+    for (const char* reason : {"disconnect", "cancelled"}) abort_counter(phase, reason);
+  }
   add_engine_series();
 }
 

@@ -51,6 +51,7 @@ class ServerMetrics {
   Counter& finished_length;
   Counter& finished_abort;
   Counter& finished_error;
+  Counter& unknown_fields;
 
  private:
   ServerMetrics(const std::string& model_name, std::unique_ptr<MetricRegistry> registry);

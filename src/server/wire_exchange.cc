@@ -17,6 +17,10 @@ std::string_view reason_phrase(int status) {
       return "Permanent Redirect";
     case 400:
       return "Bad Request";
+    case 202:
+      return "Accepted";
+    case 204:
+      return "No Content";
     case 401:
       return "Unauthorized";
     case 403:
@@ -45,6 +49,8 @@ std::string_view reason_phrase(int status) {
       return "Service Unavailable";
     case 504:
       return "Gateway Timeout";
+    case 529:
+      return "Overloaded";
     default:
       return "Status";
   }
@@ -85,6 +91,7 @@ void WireExchange::reply(HttpResponse response) {
   const std::lock_guard lock(mutex_);
   if (started_ || gone_) return;
   started_ = ended_ = true;
+  add_context_headers(response);
   pending_ += head_text(response, request_.id, close_, http_minor_, response.body.size());
   if (request_.method != "HEAD") pending_ += response.body;
   wake_();
@@ -95,6 +102,7 @@ void WireExchange::begin_stream(HttpResponse response, std::string keep_alive) {
   if (started_ || gone_) return;
   started_ = streaming_ = true;
   if (http_minor_ == 0) close_ = true;
+  add_context_headers(response);
   pending_ += head_text(response, request_.id, close_, http_minor_, std::nullopt);
   keep_alive_ = std::move(keep_alive);
   append_chunk(response.body);
@@ -110,8 +118,10 @@ bool WireExchange::write(std::string_view bytes) {
     wake_();
     return false;
   }
+  // What is already waiting has woken the connection.
+  const bool first = pending_.empty();
   append_chunk(bytes);
-  wake_();
+  if (first) wake_();
   return true;
 }
 
@@ -180,6 +190,11 @@ void WireExchange::disconnected() {
     on_disconnect_ = nullptr;
   }
   if (callback) callback();
+}
+
+void WireExchange::add_context_headers(HttpResponse& response) {
+  const Headers& more = context().answer_headers;
+  response.headers.insert(response.headers.end(), more.begin(), more.end());
 }
 
 void WireExchange::append_chunk(std::string_view bytes) {

@@ -47,6 +47,7 @@ class WireExchange final : public Exchange {
 
  private:
   void append_chunk(std::string_view bytes);
+  void add_context_headers(HttpResponse& response);
 
   const HttpRequest request_;
   const int http_minor_;

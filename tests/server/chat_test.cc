@@ -196,15 +196,15 @@ TEST_F(Chat, WrongFieldsAreNamed) {
   TestServer server;
   server.use_scripted(saying("x"));
   const std::pair<const char*, const char*> cases[] = {{R"(,"stop_token_ids":"x")", "stop_token_ids"},
-                                                       {R"(,"stop_token_ids":[1.5])", "stop_token_ids"},
+                                                       {R"(,"stop_token_ids":[1.5])", "stop_token_ids[0]"},
                                                        {R"(,"ignore_eos":1)", "ignore_eos"},
                                                        {R"(,"min_tokens":-1)", "min_tokens"},
                                                        {R"(,"repetition_penalty":0)", "repetition_penalty"},
-                                                       {R"(,"bad_words":[""])", "bad_words"},
-                                                       {R"(,"prompt_logprobs":1)", "prompt_logprobs"},
+                                                       {R"(,"bad_words":[""])", "bad_words[0]"},
+                                                       {R"(,"prompt_logprobs":-2)", "prompt_logprobs"},
                                                        {R"(,"guided_regex":1)", "guided_regex"},
                                                        {R"(,"n":17)", "n"},
-                                                       {R"(,"allowed_token_ids":[-1])", "allowed_token_ids"}};
+                                                       {R"(,"allowed_token_ids":[-1])", "allowed_token_ids[0]"}};
   for (const auto& [member, field] : cases) {
     const Answer answer = server.ask(post(chat_body("Hi", member)));
     EXPECT_EQ(answer.status, 400) << member;

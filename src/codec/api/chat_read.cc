@@ -1,5 +1,6 @@
 // Chat Completions request: JSON -> request structure (recipe.md §3.0, §3.1).
 #include <charconv>
+#include <cmath>
 
 #include "codec/api/chat_request.h"
 
@@ -211,8 +212,10 @@ Read read_thinking(const Json& v, const ReadRules& rules, ThinkingSettings& out)
 }
 
 Read read_effort(const Json& v, bool extended, ThinkingSettings& out) {
-  if (extended && v.is_integer()) {
-    const std::optional<int64_t> number = v.to_i64();
+  if (extended && v.is_number()) {
+    std::optional<int64_t> number = v.to_i64();
+    if (const double d = *v.to_double(); !number && d == std::floor(d) && std::abs(d) < 1e15)
+      number = static_cast<int64_t>(d);
     if (!number || *number < 1 || *number > 100) {
       return read_error("invalid_value",
                         fmt::format("invalid value: {}, expected an effort in [1, 100]", describe_json(v)));
@@ -277,7 +280,11 @@ Read read_extensions(const Json& body, const ReadRules& rules, Request& out) {
     return {};
   };
   const auto top_k = [&](const Json& v) -> Read {
-    const std::optional<int64_t> value = v.to_i64();
+    std::optional<int64_t> value = v.to_i64();
+    if (v.kind() == Json::Kind::kDouble) {  // 4.0 counts as 4
+      const double d = *v.to_double();
+      if (d == std::floor(d) && std::abs(d) < 1e15) value = static_cast<int64_t>(d);
+    }
     if (!value) return invalid_type(v, "an integer >= -1");
     if (*value < -1 || *value > INT32_MAX) {
       return read_error("invalid_value", fmt::format("invalid value: {}, expected an integer >= -1", describe_json(v)));

@@ -1,0 +1,43 @@
+// From the body of a request to what the engine is asked: reading it, its limits, its prompt. Shared by the routes.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codec/codec.h"
+#include "server/app.h"
+#include "server/chat_extras.h"
+#include "server/errors.h"
+
+namespace di::server {
+
+ApiFailure from_api_error(const codec::ApiError& error);
+
+// The body as JSON; a byte order mark is skipped. What is wrong with it, the codec words best.
+std::expected<Json, ApiFailure> parse_body(codec::Api api, std::string_view body, const codec::CodecOptions& options);
+
+// A body as the codec reads it: names of other vendors' models mapped, sizes checked.
+std::expected<codec::ConvertedRequest, ApiFailure> convert_body(App& app, codec::Api api, const Json& body,
+                                                                const codec::CodecOptions& options);
+
+std::expected<std::vector<TokenId>, ApiFailure> encode_request(const codec::ConvertedRequest& request,
+                                                               const codec::Tokenizer& tokenizer,
+                                                               const codec::CodecOptions& options);
+
+// Identity, deadlines, priority and cache namespace of a request.
+std::expected<engine::GenerateRequest, ApiFailure> engine_request(App& app, Exchange& exchange, const Json& body);
+
+// What is known of a request at its beginning.
+RequestRecord start_record(App& app, Exchange& exchange, std::string_view route, std::string response_id);
+
+TimelineRef start_timeline(App& app, Exchange& exchange, std::string_view route);
+
+// Top-level members that no route of this API knows are counted, and refused with --strict-fields.
+std::expected<void, ApiFailure> check_known_fields(App& app, codec::Api api, const Json& body);
+
+engine::SamplingParams sampling_params(const codec::SamplingOptions& options, const ChatExtras& extras);
+
+}  // namespace di::server

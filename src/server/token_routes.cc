@@ -1,0 +1,167 @@
+// Routes that run the codec only (server.md §7 count_tokens, §6 input_tokens, §8.2): they answer while the model loads.
+#include "server/app.h"
+#include "server/fields.h"
+#include "server/prepare.h"
+
+namespace di::server {
+namespace {
+
+// The codec's part of the service; replies and returns null while there is none.
+const Codec* codec_or_refuse(App& app, Exchange& exchange) {
+  const Codec* codec = app.codec();
+  if (codec == nullptr) app.reply_error(exchange, {ErrorKind::kNotReady, "the tokenizer is still loading", {}, {}, 1});
+  return codec;
+}
+
+struct Rendered {
+  codec::ConvertedRequest request;
+  std::vector<TokenId> tokens;
+};
+
+std::expected<Rendered, ApiFailure> render(App& app, const Codec& codec, codec::Api api, const Json& body) {
+  Rendered out;
+  out.request = DI_TRY(convert_body(app, api, body, codec.options));
+  out.tokens = DI_TRY(encode_request(out.request, *codec.tokenizer, codec.options));
+  return out;
+}
+
+void count(App& app, const ExchangeRef& exchange, codec::Api api, std::string_view object) {
+  const Codec* codec = codec_or_refuse(app, *exchange);
+  if (codec == nullptr) return;
+  const auto body = parse_body(api, exchange->request().body, codec->options);
+  if (!body) return app.reply_error(*exchange, body.error());
+  const auto rendered = render(app, *codec, api, *body);
+  if (!rendered) return app.reply_error(*exchange, rendered.error());
+  std::string out;
+  JsonWriter w(out);
+  w.begin_object();
+  if (!object.empty()) w.key("object").value(object);
+  w.key("input_tokens").value(rendered->tokens.size()).end_object();
+  app.reply_json(*exchange, std::move(out));
+}
+
+// Which API a body is written for.
+codec::Api api_of(const Json& body) {
+  if (body.find_value("input") != nullptr) return codec::Api::kResponses;
+  for (const std::string_view field : {"system", "stop_sequences", "output_config"}) {
+    if (body.find_value(field) != nullptr) return codec::Api::kMessages;
+  }
+  if (const Json* tools = body.find_value("tools"); tools != nullptr && tools->is_array() && tools->size() > 0 &&
+                                                    tools->as_array()[0].find_value("input_schema") != nullptr)
+    return codec::Api::kMessages;
+  return codec::Api::kChat;
+}
+
+std::expected<std::vector<TokenId>, ApiFailure> tokens_of(App& app, const Codec& codec, Json body) {
+  if (!body.is_object()) return invalid_field("", "expected a JSON object", "invalid_type");
+  if (body.find_value("messages") != nullptr) {
+    if (body.find_value("model") == nullptr) body.set("model", Json(app.config().served_model_names[0]));
+    return DI_TRY(render(app, codec, api_of(body), body)).tokens;
+  }
+  std::optional<std::string> text = DI_TRY(string_field(body, "prompt"));
+  if (!text) text = DI_TRY(string_field(body, "content"));
+  if (!text) return invalid_field("prompt", "missing field `prompt`", "missing_field");
+  const bool add_special = DI_TRY(bool_field(body, "add_special_tokens")).value_or(true);
+  const bool parse_special = DI_TRY(bool_field(body, "parse_special")).value_or(true);
+  std::vector<TokenId> out;
+  if (const auto bos = codec.tokenizer->added_id(codec.options.special.bos); add_special && bos) out.push_back(*bos);
+  const std::vector<TokenId> ids =
+      parse_special ? codec.tokenizer->encode_full(*text) : codec.tokenizer->encode_plain(*text);
+  out.insert(out.end(), ids.begin(), ids.end());
+  return out;
+}
+
+void write_tokens(JsonWriter& w, const std::vector<TokenId>& tokens) {
+  w.begin_array();
+  for (const TokenId id : tokens) w.value(id);
+  w.end_array();
+}
+
+}  // namespace
+
+void handle_count_tokens(App& app, const ExchangeRef& exchange) {
+  count(app, exchange, codec::Api::kMessages, {});
+}
+
+void handle_input_tokens(App& app, const ExchangeRef& exchange) {
+  count(app, exchange, codec::Api::kResponses, "response.input_tokens");
+}
+
+void handle_tokenize(App& app, const ExchangeRef& exchange) {
+  const Codec* codec = codec_or_refuse(app, *exchange);
+  if (codec == nullptr) return;
+  const auto body = parse_body(codec::Api::kChat, exchange->request().body, codec->options);
+  if (!body) return app.reply_error(*exchange, body.error());
+  const auto tokens = tokens_of(app, *codec, *body);
+  if (!tokens) return app.reply_error(*exchange, tokens.error());
+  const auto strings = bool_field(*body, "return_token_strs");
+  if (!strings) return app.reply_error(*exchange, strings.error());
+  std::string out;
+  JsonWriter w(out);
+  w.begin_object().key("count").value(tokens->size()).key("max_model_len");
+  if (app.service() == nullptr) {
+    w.null();
+  } else {
+    w.value(app.service()->engine->info().max_model_len);
+  }
+  w.key("tokens");
+  write_tokens(w, *tokens);
+  if (strings->value_or(false)) {
+    w.key("token_strs").begin_array();
+    for (const TokenId id : *tokens) w.value(codec->tokenizer->decode(std::span(&id, 1)));
+    w.end_array();
+  }
+  w.end_object();
+  app.reply_json(*exchange, std::move(out));
+}
+
+void handle_detokenize(App& app, const ExchangeRef& exchange) {
+  const Codec* codec = codec_or_refuse(app, *exchange);
+  if (codec == nullptr) return;
+  const auto body = parse_body(codec::Api::kChat, exchange->request().body, codec->options);
+  if (!body) return app.reply_error(*exchange, body.error());
+  if (body->find_value("tokens") == nullptr) {
+    return app.reply_error(*exchange,
+                           {ErrorKind::kInvalidRequest, "missing field `tokens`", "missing_field", "tokens", 0});
+  }
+  const auto ids = token_ids_field(*body, "tokens", codec->tokenizer->vocab_size());
+  if (!ids) return app.reply_error(*exchange, ids.error());
+  const std::string text = codec->tokenizer->decode(*ids);
+  std::string out;
+  JsonWriter(out).begin_object().key("prompt").value(text).key("content").value(text).end_object();
+  app.reply_json(*exchange, std::move(out));
+}
+
+void handle_render(App& app, const ExchangeRef& exchange) {
+  const Codec* codec = codec_or_refuse(app, *exchange);
+  if (codec == nullptr) return;
+  auto body = parse_body(codec::Api::kChat, exchange->request().body, codec->options);
+  if (!body) return app.reply_error(*exchange, body.error());
+  const auto rendered = render(app, *codec, api_of(*body), *body);
+  if (!rendered) return app.reply_error(*exchange, rendered.error());
+  const codec::ConvertedRequest& request = rendered->request;
+  const codec::RenderedPrompt prompt =
+      codec::render_conversation(request.conversation, request.version, codec->options.special);
+  std::string out;
+  JsonWriter w(out);
+  w.begin_object().key("prompt").value(prompt.text).key("token_ids");
+  write_tokens(w, rendered->tokens);
+  // The parts of the text that are single special tokens, as byte ranges.
+  w.key("segments").begin_array();
+  for (const auto& [begin, end] : prompt.special_ranges) w.begin_array().value(begin).value(end).end_array();
+  w.end_array().key("stop").begin_array();
+  for (const std::string& stop : request.parsing.stop_sequences) w.value(stop);
+  w.end_array().key("inference_options").begin_object();
+  w.key("temperature").value(request.sampling.temperature).key("top_p").value(request.sampling.top_p);
+  w.key("max_tokens").value(request.sampling.max_tokens).key("thinking").value(request.conversation.thinking_mode);
+  w.key("constraint");
+  if (request.sampling.constraint) {
+    w.value(codec::to_string(request.sampling.constraint->kind));
+  } else {
+    w.null();
+  }
+  w.end_object().end_object();
+  app.reply_json(*exchange, std::move(out));
+}
+
+}  // namespace di::server

@@ -1,0 +1,101 @@
+"""Configuration, doctor, completion and bench serve, as commands."""
+import json
+import os
+import subprocess
+
+import pytest
+from harness import ROOT, binary, free_port, model_dir
+from wire import MODEL
+
+
+def deepinfer(*arguments, env=None, timeout=120):
+    return subprocess.run([str(binary()), *map(str, arguments)], capture_output=True, text=True, timeout=timeout,
+                          stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
+
+
+def printed(*arguments, env=None):
+    result = deepinfer("config", "print", "--json", *arguments, env=env)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_command_line_over_environment_over_file(tmp_path):
+    file = tmp_path / "c.toml"
+    file.write_text('port = 9000\nmax_num_seqs = 7\nhost = "127.0.0.2"\n[max]\nqueue-wait = "2m"\n[serve]\nserved-model-name = ["a", "b"]\n')
+    shown = printed("--config", file, "--host", "127.0.0.3", env={"DEEPINFER_MAX_NUM_SEQS": "9"})
+    assert shown["port"] == {"value": "9000", "origin": "file"}
+    assert shown["max-num-seqs"] == {"value": "9", "origin": "environment"}
+    assert shown["host"] == {"value": "127.0.0.3", "origin": "command line"}
+    assert shown["served-model-name"]["value"] == "a,b" and shown["max-queue-wait"]["value"] == "2m"
+    assert shown["max-n"] == {"value": "16", "origin": "built-in"}
+    as_json = tmp_path / "c.json"
+    as_json.write_text(json.dumps({"port": 9001, "api-key": ["k1:t", "k2"]}))
+    shown = printed("--config", as_json)
+    assert shown["port"]["value"] == "9001" and shown["api-key"]["value"] == "***"
+    assert "9000" in deepinfer("config", "print", "--config", file).stdout
+
+
+def test_wrong_files_are_status_2(tmp_path):
+    for name, text, said in (("a.toml", "prot = 1", "prot"), ("b.toml", "port = ", "b.toml:1"), ("c.json", "[]", "object"),
+                             ("d.toml", "port = 'x'", "port")):
+        (tmp_path / name).write_text(text)
+        result = deepinfer("config", "check", "--config", tmp_path / name)
+        assert result.returncode == 2 and said in result.stderr, (name, result)
+    assert deepinfer("config", "check", "--config", tmp_path / "none").returncode == 2
+    (tmp_path / "good.toml").write_text("port = 9000")
+    assert deepinfer("config", "check", "--config", tmp_path / "good.toml").returncode == 0
+    schema = json.loads(deepinfer("config", "schema").stdout)
+    assert schema["properties"]["port"] and schema["additionalProperties"] is False
+
+
+def test_the_file_is_what_serve_uses(start, tmp_path):
+    (tmp_path / "s.toml").write_text('engine = "mock:tokens=3"\nserved-model-name = "from-file"\n')
+    server = start("--config", tmp_path / "s.toml")
+    assert server.model == "from-file" and server.json("GET", "/server_info")["config"]["engine"]["origin"] == "file"
+
+
+def test_flags_of_vllm_are_taken(start):
+    server = start("--engine", "mock", "--enable-auto-tool-choice", "--tool-call-parser", "x", "--disable-log-requests", "--api-server-count", "4",
+                   "--shutdown-timeout", "3")
+    assert "has no effect" in server.log()
+
+
+def test_doctor(tmp_path):
+    result = deepinfer("doctor", model_dir(), "--port", free_port(), "--json")
+    found = json.loads(result.stdout)
+    assert result.returncode == 0 and found["ok"] is True, found
+    assert {one["name"] for one in found["findings"]} >= {"processor", "nofile", "memory", "port", "model", "dry run"}
+    result = deepinfer("doctor", tmp_path, "--port", free_port())
+    assert result.returncode == 1 and "fail  model" in result.stdout and "->" in result.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell):
+    result = deepinfer("completion", shell)
+    assert result.returncode == 0 and "--max-num-seqs" in result.stdout and "serve" in result.stdout
+    if shell == "bash":
+        script = result.stdout + "\nCOMP_WORDS=(deepinfer serve --max-num-s); COMP_CWORD=2; _deepinfer; echo \"${COMPREPLY[@]}\""
+        assert subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout.strip() == "--max-num-seqs"
+
+
+def test_bench_serve(start, tmp_path):
+    server = start("--engine", "mock:step_ms=1", "--max-num-seqs", 32)
+    for backend in ("openai-chat", "openai", "openai-responses", "anthropic"):
+        out = tmp_path / f"{backend}.json"
+        result = deepinfer("bench", "serve", "--base-url", f"http://127.0.0.1:{server.port}", "--backend", backend, "--model", MODEL,
+                           "--tokenizer", ROOT / "models/tiny", "--num-prompts", 20, "--input-len", 32, "--output-len", 16, "--max-concurrency", 8,
+                           "--result-filename", out, "--verify-stream", "--save-detailed", "--goodput", "ttft:5000", "--probe-livez", 20)
+        assert result.returncode == 0, result.stderr
+        lines = result.stdout.splitlines()
+        assert lines[0] == "============ Serving Benchmark Result ============" and lines[1].split() == ["Successful", "requests:", "20"]
+        assert any(line.startswith("Mean TTFT (ms):") for line in lines)
+        data = json.loads(out.read_text())
+        assert data["completed"] == 20 and data["failed"] == 0 and data["total_output_tokens"] == 20 * 16
+        assert len(data["ttfts"]) == 20 and data["p99_ttft_ms"] >= data["median_ttft_ms"] > 0 and data["request_goodput"] > 0
+        assert all(data["input_lens"]) and data["server"]["version"]
+
+
+def test_bench_serve_without_a_server():
+    result = deepinfer("bench", "serve", "--base-url", f"http://127.0.0.1:{free_port()}", "--model", "x", "--num-prompts", 2)
+    assert result.returncode == 1
+    assert deepinfer("bench", "serve", "--base-url", "https://x").returncode == 2
