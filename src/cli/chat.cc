@@ -452,7 +452,7 @@ int with_session(const ChatOptions& options, const char* command_name, const Use
   server::ServerConfig config;
   config.served_model_names = served_names(options.model);
   server::App app(config, clock);
-  auto model = load_model(options.model, config.policy, clock, progress_line(terminal));
+  auto model = load_model(options.model, config.policy, clock, {progress_line(terminal), {}});
   if (terminal.interactive) std::fputs("\r\x1b[K", stderr);
   if (!model) {
     std::fprintf(stderr, "deepinfer %s: %s\n", command_name, model.error().message.c_str());

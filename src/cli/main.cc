@@ -1,5 +1,6 @@
 // The program deepinfer: subcommands and their options. Each subcommand is a file of its own; only this one sees the
 // command line and the environment (DEEPINFER_<OPTION> stands for an option that is not given).
+// long because it lists every option of every command
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -410,17 +411,8 @@ void add_bench(CLI::App& root, Options& o) {
   add_bench_caches(bench, o);
 }
 
-void add_commands(CLI::App& root, Options& o) {
-  root.require_subcommand(1);
-  root.set_version_flag("--version", std::string("deepinfer ") + DI_VERSION);
-  root.add_option("--log-level", o.log.level, "trace, debug, info, warn, error or off")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
-      ->capture_default_str();
-  root.add_option("--log-format", o.log.format, "text, json, or auto: text on a terminal")
-      ->check(CLI::IsMember({"auto", "text", "json"}))
-      ->capture_default_str();
-  add_serve_options(*root.add_subcommand("serve", "Answer requests over HTTP: Chat Completions, Responses, Messages"),
-                    o.serve);
+// What surrounds serving.
+void add_operations(CLI::App& root, Options& o) {
   CLI::App& config = *root.add_subcommand("config", "The configuration of serve");
   config.require_subcommand(1);
   CLI::App& print = *config.add_subcommand("print", "Every option with its value and where that comes from");
@@ -436,6 +428,20 @@ void add_commands(CLI::App& root, Options& o) {
   completion.add_option("shell", o.shell, "bash, zsh or fish")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+}
+
+void add_commands(CLI::App& root, Options& o) {
+  root.require_subcommand(1);
+  root.set_version_flag("--version", std::string("deepinfer ") + DI_VERSION);
+  root.add_option("--log-level", o.log.level, "trace, debug, info, warn, error or off")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
+      ->capture_default_str();
+  root.add_option("--log-format", o.log.format, "text, json, or auto: text on a terminal")
+      ->check(CLI::IsMember({"auto", "text", "json"}))
+      ->capture_default_str();
+  add_serve_options(*root.add_subcommand("serve", "Answer requests over HTTP: Chat Completions, Responses, Messages"),
+                    o.serve);
+  add_operations(root, o);
 
   CLI::App& chat = *root.add_subcommand("chat", "Talk to a model in the terminal");
   add_model_folder(chat, o.chat.model.folder, false);
