@@ -104,9 +104,7 @@ Result<Played> DraftModel::play(const std::vector<DraftPrompt>& prompts, const R
   options.max_num_batched_tokens = std::max(512, run.concurrency * (1 + drafts_));
   options.speculation = run.speculation;
   options.speculation.on_round = [&rounds](const engine::DraftRound& r) {
-    if (r.scheduled == static_cast<int32_t>(r.confidences.size())) {
-      rounds[r.sequence].push_back({{r.confidences.begin(), r.confidences.end()}, r.accepted});
-    }
+    rounds[r.sequence].push_back({{r.confidences.begin(), r.confidences.end()}, r.scheduled, r.accepted});
   };
   auto engine = DI_TRY(engine::Engine::create(std::move(made), options, clock_));
 
@@ -159,7 +157,7 @@ std::vector<engine::CalibrationRound> calibration_rounds(const std::vector<Recor
   for (const RecordedRequest& request : requests) {
     for (const RecordedRound& r : request.rounds) {
       engine::CalibrationRound& c = out.emplace_back();
-      for (size_t k = 0; k < r.confidences.size(); ++k) {
+      for (size_t k = 0; k < static_cast<size_t>(r.decided); ++k) {
         const double p = std::clamp(static_cast<double>(r.confidences[k]), 1e-7, 1 - 1e-7);
         c.logits.push_back(static_cast<float>(std::log(p / (1 - p)) * temperatures[k]));
         c.prefix_labels.push_back(static_cast<int32_t>(k) < r.accepted ? 1.0F : 0.0F);

@@ -24,9 +24,10 @@ struct DraftPrompt {
   std::vector<int32_t> tokens;
 };
 
-// A round of which every draft was verified.
+// A round of which every draft was verified, up to the end of the text.
 struct RecordedRound {
   std::vector<float> confidences;
+  int32_t decided = 0;  // drafts that are before the end of the text, or end it
   int32_t accepted = 0;
 };
 

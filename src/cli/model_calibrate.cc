@@ -46,6 +46,8 @@ void print_acceptance(const Played& played, double temperature) {
   struct Sum {
     int64_t rounds = 0;
     int64_t accepted = 0;
+    int64_t whole = 0;  // rounds that the end of the text did not cut
+    int64_t accepted_of_whole = 0;
   };
   std::vector<std::pair<std::string, Sum>> groups;
   Sum all;
@@ -55,14 +57,20 @@ void print_acceptance(const Played& played, double temperature) {
       for (Sum* s : {&groups.back().second, &all}) {
         ++s->rounds;
         s->accepted += round.accepted;
+        if (round.decided < static_cast<int32_t>(round.confidences.size())) continue;
+        ++s->whole;
+        s->accepted_of_whole += round.accepted;
       }
     }
   }
   groups.emplace_back("all", all);
-  std::printf("temperature %.2g: accepted drafts per round\n", temperature);
+  std::printf("temperature %.2g: accepted drafts per round, and per round not cut by the end\n", temperature);
   for (const auto& [name, s] : groups) {
-    std::printf("  %-14s %6lld rounds %6.2f\n", name.c_str(), static_cast<long long>(s.rounds),
-                s.rounds > 0 ? static_cast<double>(s.accepted) / static_cast<double>(s.rounds) : 0.0);
+    const auto mean = [](int64_t sum, int64_t n) {
+      return n > 0 ? static_cast<double>(sum) / static_cast<double>(n) : 0.0;
+    };
+    std::printf("  %-14s %6lld rounds %6.2f   %6lld whole %6.2f\n", name.c_str(), static_cast<long long>(s.rounds),
+                mean(s.accepted, s.rounds), static_cast<long long>(s.whole), mean(s.accepted_of_whole, s.whole));
   }
 }
 

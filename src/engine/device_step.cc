@@ -307,7 +307,13 @@ void DeviceStep::keep_tokens(Lane& lane, int32_t length, RowsOutput& out) const 
     }
     lane.stopped = check_stop(spec.stop, out.tokens[i].token, spec.prompt_tokens,
                               static_cast<int64_t>(lane.tokens.size()) - spec.prompt_tokens) != FinishReason::kNone;
-    if (lane.stopped) out.tokens.resize(i + 1);
+    if (!lane.stopped) continue;
+    // Drafts behind the end stand for nothing: neither accepted nor refused.
+    const auto drafts = static_cast<int32_t>(i) + 1;
+    out.tokens.resize(i + 1);
+    out.scheduled = std::min(out.scheduled, drafts);
+    out.accepted = std::min(out.accepted, drafts);
+    out.accept_prob.resize(std::min(out.accept_prob.size(), i + 1));
   }
 }
 

@@ -66,13 +66,16 @@ std::vector<PrefixMetrics> calibration_metrics(std::span<const CalibrationRound>
                                                std::span<const double> temperatures, const CalibrationBins& bins) {
   std::vector<PrefixMetrics> out;
   std::vector<double> survival(rounds.size(), 1.0);
-  std::vector<double> labels(rounds.size());
   for (size_t k = 0; k < temperatures.size(); ++k) {
+    std::vector<double> predicted;
+    std::vector<double> labels;
     for (size_t i = 0; i < rounds.size(); ++i) {
+      if (k >= rounds[i].logits.size()) continue;
       survival[i] *= sigmoid(static_cast<double>(rounds[i].logits[k]) / temperatures[k]);
-      labels[i] = static_cast<double>(rounds[i].prefix_labels[k]);
+      predicted.push_back(survival[i]);
+      labels.push_back(static_cast<double>(rounds[i].prefix_labels[k]));
     }
-    out.push_back(prefix_metrics(survival, labels, bins));
+    out.push_back(prefix_metrics(predicted, labels, bins));
   }
   return out;
 }
@@ -87,21 +90,33 @@ std::vector<double> fit_temperatures(std::span<const CalibrationRound> rounds, s
                                      const CalibrationBins& bins) {
   std::vector<double> out;
   if (rounds.empty()) return out;
-  const size_t positions = rounds.front().logits.size();
-  std::vector<double> before(rounds.size(), 1.0);
-  std::vector<double> labels(rounds.size());
-  std::vector<double> survival(rounds.size());
-  const auto scale = [&](size_t k, double t) {
-    for (size_t i = 0; i < rounds.size(); ++i) {
-      survival[i] = before[i] * sigmoid(static_cast<double>(rounds[i].logits[k]) / t);
-    }
-  };
+  size_t positions = 0;
+  for (const CalibrationRound& r : rounds) positions = std::max(positions, r.logits.size());
+  std::vector<size_t> seen(rounds.size());  // rounds that reach position k
+  for (size_t i = 0; i < seen.size(); ++i) seen[i] = i;
+  std::vector<double> before(rounds.size(), 1.0);  // of these, survival of the positions before
   for (size_t k = 0; k < positions; ++k) {
-    for (size_t i = 0; i < rounds.size(); ++i) labels[i] = static_cast<double>(rounds[i].prefix_labels[k]);
+    std::vector<double> labels;
+    size_t kept = 0;
+    for (size_t i = 0; i < seen.size(); ++i) {
+      const CalibrationRound& r = rounds[seen[i]];
+      if (k >= r.logits.size()) continue;
+      labels.push_back(static_cast<double>(r.prefix_labels[k]));
+      before[kept] = before[i];
+      seen[kept++] = seen[i];
+    }
+    seen.resize(kept);
+    before.resize(kept);
+    std::vector<double> survival(kept);
+    const auto scale = [&](double t) {
+      for (size_t i = 0; i < kept; ++i) {
+        survival[i] = before[i] * sigmoid(static_cast<double>(rounds[seen[i]].logits[k]) / t);
+      }
+    };
     double best_ece = 0;
     double best = 0;
     for (const double t : grid) {
-      scale(k, t);
+      scale(t);
       const double ece = ece_of(survival, labels, bins.coarse);
       const double distance = std::abs(t - 1);
       const double best_distance = std::abs(best - 1);
@@ -112,7 +127,7 @@ std::vector<double> fit_temperatures(std::span<const CalibrationRound> rounds, s
       }
     }
     out.push_back(best);
-    scale(k, best);
+    scale(best);
     before = survival;
   }
   return out;

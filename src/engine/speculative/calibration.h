@@ -16,7 +16,7 @@ namespace di::engine {
 // One draft round: the confidence head's arguments before the temperature, and how many drafts of it were accepted.
 // All positions that were verified count, so rounds should verify every draft.
 struct CalibrationRound {
-  std::vector<float> logits;  // [positions]
+  std::vector<float> logits;  // [positions]; fewer where the text ended within the round
   std::vector<float>
       prefix_labels;  // [positions], 1 where this and all drafts before were accepted; may be a probability
 };
