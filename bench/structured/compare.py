@@ -44,6 +44,8 @@ class XGrammar:
     def accept(self, matcher, token):
         return matcher.accept_token(token)
 
+    ends = None
+
 
 class LlGuidance:
     def __init__(self, vocabulary, eos):
@@ -53,6 +55,8 @@ class LlGuidance:
         self.llguidance, self.fill_into = llguidance, llguidance.numpy.fill_next_token_bitmask
         began = time.thread_time()
 
+        by_bytes = {t: i for i, t in enumerate(vocabulary) if t}
+
         class Tokens:
             eos_token_id = eos
             bos_token_id = None
@@ -60,7 +64,13 @@ class LlGuidance:
             special_token_ids = [i for i, t in enumerate(vocabulary) if t.startswith(b"<\xef\xbd\x9c")]
 
             def __call__(self, text):
-                return list(text)
+                """Longest match first: forced text is tokenized by it."""
+                data, ids = text if isinstance(text, bytes) else text.encode(), []
+                while data:
+                    size = next(n for n in range(min(len(data), 128), 0, -1) if data[:n] in by_bytes)
+                    ids.append(by_bytes[data[:size]])
+                    data = data[size:]
+                return ids
 
         self.tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(Tokens()))
         self.prepare_ms = (time.thread_time() - began) * 1e3
@@ -83,14 +93,22 @@ class LlGuidance:
     def accept(self, matcher, token):
         return matcher.consume_token(token)
 
+    def ends(self, matcher):
+        """A matcher that has stopped takes no end token any more."""
+        return matcher.is_accepting()
+
 
 def walk(engine, compiled, tokens, cost):
     matcher = engine.matcher(compiled)
     clock = time.thread_time_ns
-    for token in tokens:
+    for position, token in enumerate(tokens):
         t0 = clock()
         engine.fill(matcher)
         t1 = clock()
+        if position == len(tokens) - 1 and engine.ends is not None:
+            if cost is not None:
+                cost["masks_us"].append((t1 - t0) / 1e3)
+            return engine.ends(matcher)
         if not (int(engine.mask[0, token >> 5]) >> (token & 31)) & 1:
             return False
         t2 = clock()
