@@ -23,3 +23,4 @@ PYTHONPATH=build/soak/python .venv/bin/python -m pytest -p no:cacheprovider -q t
 tools/build.sh asan all
 DEEPINFER_SOAK=1 build/asan/codec_tests
 ctest --test-dir build/asan --output-on-failure -L slow
+DEEPINFER_SOAK_SECONDS=$seconds build/asan/engine_tests --gtest_filter='EngineFuzz.*'
