@@ -50,6 +50,7 @@ class WatchedRunner final : public Runner {
     info_.n_blocks = n_blocks;
     info_.n_slots = n_slots;
     info_.mixed_steps = mixed;
+    info_.max_drafts = 0;  // rows behind a refused draft have no counterpart in an undisturbed run
   }
   const RunnerInfo& info() const override { return info_; }
 
