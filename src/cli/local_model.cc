@@ -154,6 +154,7 @@ engine::EngineOptions engine_options(const ModelOptions& options, const engine::
   out.max_num_batched_tokens = std::max(options.max_num_batched_tokens, options.max_num_seqs * (1 + drafts));
   out.max_queue_size = options.max_queue_size;
   out.max_queue_tokens = options.max_queue_tokens;
+  out.async_scheduling = options.async_scheduling;
   return out;
 }
 
@@ -172,6 +173,20 @@ std::optional<LoadError> start_engine(LocalModel& out, std::unique_ptr<engine::R
     return LoadError{engine.error().code == Errc::kResourceExhausted ? kNoMemory : kUsage, engine.error().message};
   out.engine = std::move(*engine);
   return std::nullopt;
+}
+
+// What is written while the engine runs.
+Result<void> open_records(const ModelOptions& options, LocalModel& model, engine::EngineOptions& settings) {
+  if (!options.trace_file.empty()) {
+    model.trace = std::make_unique<engine::Trace>();
+    model.trace_file = options.trace_file;
+    settings.trace = model.trace.get();
+  }
+  if (!options.record_schedule.empty()) {
+    model.recorder = DI_TRY(engine::ScheduleRecorder::create(options.record_schedule));
+    settings.recorder = model.recorder.get();
+  }
+  return {};
 }
 
 constexpr int64_t kTestContext = 1 << 20;
@@ -195,6 +210,7 @@ std::optional<LoadError> start_test_engine(LocalModel& out, const EngineChoice& 
   engine::EngineOptions settings = engine_options(options, runner->info());
   settings.reuse.prefix_cache = options.prefix_cache;
   settings.reuse.replay = true;  // there is no sliding window to be kept
+  if (const Result<void> ok = open_records(options, out, settings); !ok) return LoadError{kUsage, ok.error().message};
   if (auto error = start_engine(out, std::move(runner), settings, clock)) return error;
   out.summary =
       fmt::format("engine {} with the tokenizer of {} as {}; context {}, {} sequences", options.engine, options.folder,
@@ -238,6 +254,12 @@ std::vector<model::TokenText> token_texts(const codec::Tokenizer& tokenizer) {
     texts.push_back({tokenizer.decode(std::span(&id, 1)), codec::token_spelling(tokenizer, id)});
   }
   return texts;
+}
+
+LocalModel::~LocalModel() {
+  engine.reset();
+  if (trace == nullptr) return;
+  if (const Result<void> written = trace->write(trace_file); !written) DI_LOG(kError, "{}", written.error().message);
 }
 
 // long because it is the order in which a model's parts come up
@@ -301,6 +323,9 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(const ModelOpti
 
   stage(0.9, "engine");
   engine::EngineOptions settings = engine_options(options, (*runner)->info());
+  if (const Result<void> ok = open_records(options, *out, settings); !ok) {
+    return std::unexpected(LoadError{kUsage, ok.error().message});
+  }
   const Result<engine::ReuseOptions> reuse = reuse_options(options, config);
   if (!reuse) return std::unexpected(LoadError{kUsage, reuse.error().message});
   settings.reuse = *reuse;

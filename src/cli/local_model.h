@@ -29,8 +29,15 @@ struct LocalModel {
   std::string system_fingerprint;
   std::string summary;  // one line for the log
   std::unique_ptr<structured::CompilePool> constraints;
+  std::unique_ptr<engine::Trace> trace;  // written to trace_file at the end
+  std::string trace_file;
+  std::unique_ptr<engine::ScheduleRecorder> recorder;
   std::unique_ptr<engine::Engine> engine;
 
+  LocalModel() = default;
+  ~LocalModel();
+  LocalModel(const LocalModel&) = delete;
+  LocalModel& operator=(const LocalModel&) = delete;
   server::Service service(const Clock& clock) const;
 };
 

@@ -36,6 +36,7 @@ struct Options {
   InspectOptions inspect;
   CalibrateOptions calibrate;
   BenchKernelsOptions bench_kernels;
+  BenchEngineOptions bench_engine;
   BenchLongContextOptions bench_long_context;
   BenchReplayOptions bench_replay;
   BenchSpeculationOptions bench_speculation;
@@ -165,6 +166,14 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
          "Store KV in the trained formats (on) or as fp32 (off)")
       ->check(CLI::IsMember({"on", "off"}))
       ->type_name("on|off");
+  app.add_option_function<std::string>(
+         "--async-scheduling", [&o](const std::string& v) { o.async_scheduling = v == "on"; },
+         "Schedule the next step while this one is computed (on); the same tokens either way")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->type_name("on|off");
+  app.add_option("--trace", o.trace_file, "Write a Chrome trace of the steps at the end")->type_name("FILE");
+  app.add_option("--record-schedule", o.record_schedule, "Write what the scheduler saw and decided, a JSON line a step")
+      ->type_name("FILE");
   app.add_option("--threads", o.threads, "Compute threads (all usable cores)")->check(CLI::Range(1, 1024));
   app.add_option("--device", o.device, "Where the model runs: cpu, or an NVIDIA device cuda[:N]")
       ->capture_default_str();
@@ -298,6 +307,15 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
                "Time in which a client must read something (60s)");
 }
 
+void add_bench_engine(CLI::App& bench, BenchEngineOptions& o) {
+  CLI::App& engine =
+      *bench.add_subcommand("engine", "Scheduler and pipeline, arrivals by a trace, continuous batching");
+  add_model_folder(engine, o.folder, false);
+  engine.add_option("--threads", o.threads, "Compute threads (all usable cores)")->check(CLI::Range(1, 1024));
+  engine.add_option("--part", o.part, "pipeline, arrivals or model (all)")
+      ->check(CLI::IsMember({"pipeline", "arrivals", "model"}));
+}
+
 void add_bench_caches(CLI::App& bench, Options& o) {
   CLI::App& context = *bench.add_subcommand("long-context", "Cost per decoded token and memory at growing contexts");
   add_model_folder(context, o.bench_long_context.folder, false);
@@ -408,6 +426,7 @@ void add_bench(CLI::App& root, Options& o) {
   kernels.add_option("--megabytes", o.bench_kernels.megabytes, "Weights of the bandwidth cases")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  add_bench_engine(bench, o.bench_engine);
   add_bench_caches(bench, o);
 }
 
@@ -532,11 +551,12 @@ void start_log(const LogOptions& options, bool quiet) {
 
 int bench(const CLI::App& command, Options& o) {
   const std::string name = command.get_subcommands().front()->get_name();
-  for (std::string* folder :
-       {&o.bench_long_context.folder, &o.bench_replay.folder, &o.bench_agent.folder, &o.bench_speculation.folder}) {
+  for (std::string* folder : {&o.bench_long_context.folder, &o.bench_replay.folder, &o.bench_agent.folder,
+                              &o.bench_speculation.folder, &o.bench_engine.folder}) {
     if (folder->empty()) *folder = default_model_folder();
   }
   if (name == "long-context") return bench_long_context(o.bench_long_context);
+  if (name == "engine") return bench_engine(o.bench_engine);
   if (name == "replay") return bench_replay(o.bench_replay);
   if (name == "codec") return bench_codec(o.bench_codec);
   if (name == "agent-trace") return bench_agent(o.bench_agent);

@@ -34,6 +34,9 @@ struct ModelOptions {
   uint64_t kv_memory = 0;  // bytes; 0: planned
   int64_t max_queue_size = 4096;
   int64_t max_queue_tokens = 0;
+  bool async_scheduling = true;
+  std::string trace_file;       // Chrome trace of the steps; empty: none
+  std::string record_schedule;  // the scheduler's plans, one JSON line each; empty: none
   // Reuse of KV (engine.md §6.4). Unset: by the model's window, design.md §7.
   bool prefix_cache = true;
   std::optional<bool> swa_replay;
@@ -117,6 +120,12 @@ struct DoctorOptions {
   bool json = false;
 };
 
+struct BenchEngineOptions {
+  std::string folder;
+  int32_t threads = 0;  // 0: the usable cores
+  std::string part;     // pipeline, arrivals or model; empty: all
+};
+
 struct BenchKernelsOptions {
   int32_t threads = 0;  // 0: the usable cores
   int32_t repetitions = 9;
@@ -194,6 +203,7 @@ int model_calibrate(const CalibrateOptions& options);
 int doctor(const DoctorOptions& options);
 int bench_kernels(const BenchKernelsOptions& options);
 int bench_speculation(const BenchSpeculationOptions& options);
+int bench_engine(const BenchEngineOptions& options);
 int bench_long_context(const BenchLongContextOptions& options);
 int bench_replay(const BenchReplayOptions& options);
 int bench_codec(const BenchCodecOptions& options);
