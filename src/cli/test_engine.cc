@@ -198,11 +198,12 @@ Result<void> read_logprobs(const Json& line, const codec::Tokenizer& tokenizer, 
     if (top == nullptr) continue;
     if (!top->is_array()) return bad("logprobs", "top: a list of [token id, log probability]", *top);
     for (const Json& pair : top->as_array()) {
-      const std::optional<int64_t> id = pair.size() == 2 ? pair.as_array()[0].to_i64() : std::nullopt;
-      const std::optional<double> logprob = pair.size() == 2 ? pair.as_array()[1].to_double() : std::nullopt;
-      if (!id || *id < 0 || *id >= tokenizer.vocab_size() || !logprob || *logprob > 0)
+      if (!pair.is_array() || pair.size() != 2) return bad("logprobs", "[token id, log probability]", pair);
+      const int64_t id = pair.as_array()[0].to_i64().value_or(-1);
+      const double logprob = pair.as_array()[1].to_double().value_or(1);
+      if (id < 0 || id >= tokenizer.vocab_size() || logprob > 0)
         return bad("logprobs", "[token id, log probability]", pair);
-      answer.tokens[i].others.emplace_back(static_cast<int32_t>(*id), static_cast<float>(*logprob));
+      answer.tokens[i].others.emplace_back(static_cast<int32_t>(id), static_cast<float>(logprob));
     }
   }
   return {};
