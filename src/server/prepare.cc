@@ -184,9 +184,9 @@ constexpr std::string_view kExtensions[] = {"top_k",
 ApiFailure from_api_error(const codec::ApiError& error) {
   ApiFailure failure{ErrorKind::kInvalidRequest, error.message, error.code, error.param, 0};
   if (error.message.starts_with("Invalid json schema")) failure.code = "invalid_json_schema";
-  // Null is as good as absent (server.md §2).
+  // A null member is as good as an absent one (server.md §2); a null body or list element is not.
   if (error.code == "invalid_type" && error.message.find("invalid type: null") != std::string::npos &&
-      !error.param.ends_with(']'))
+      !error.param.empty() && !error.param.ends_with(']'))
     failure.code = "missing_field";
   if (error.http_status >= 500) failure = {ErrorKind::kInternal, "internal error", {}, {}, 0};
   if (error.code == "model_not_found") failure.kind = ErrorKind::kModelNotFound;
