@@ -172,7 +172,7 @@ class Determinism : public testing::Test {
     std::function<void()> submit_next = [&] {
       if (submitted == n) return;
       const size_t i = submitted++;
-      const auto sink = [&, i, inner = collectors[i]->sink()](Output out) {
+      const auto sink = [&, inner = collectors[i]->sink()](Output out) {
         const bool ended = out.finish != FinishReason::kNone;
         inner(std::move(out));
         if (ended || dice() % 8 == 0) submit_next();

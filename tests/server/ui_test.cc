@@ -1,4 +1,8 @@
 // The web page's side of the server: its files, the feed of figures, and where both stand when the server ends.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // inside <regex> of g++ 12, with the sanitizers
+#endif
+
 #include <atomic>
 #include <cmath>
 #include <regex>

@@ -82,7 +82,7 @@ double trimmed_mean_ms(std::vector<double> replays_ms) {
 Result<CostCurve> measure_curve(std::span<const int32_t> sizes, const std::function<Result<double>(int32_t)>& replay) {
   std::vector<CurvePoint> points;
   for (const int32_t size : sizes) {
-    DI_TRY(replay(size));
+    static_cast<void>(DI_TRY(replay(size)));  // warms up
     std::vector<double> times;
     for (int32_t i = 0; i < kCurveReplays; ++i) times.push_back(DI_TRY(replay(size)));
     points.push_back({size, trimmed_mean_ms(std::move(times))});
