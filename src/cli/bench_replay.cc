@@ -112,9 +112,8 @@ double kl_divergence(std::span<const float> p, std::span<const float> q) {
 
 class Bench {
  public:
-  Bench(const BenchReplayOptions& options, codec::TokenizerRef tokenizer, const FixtureModel& model,
-        const ConformanceBackend& backend)
-      : options_(options), tokenizer_(std::move(tokenizer)), model_(model), backend_(backend) {
+  Bench(codec::TokenizerRef tokenizer, const FixtureModel& model, const ConformanceBackend& backend)
+      : tokenizer_(std::move(tokenizer)), model_(model), backend_(backend) {
     const int32_t window = model.config.sliding_window;
     const int32_t keep = window + 12;  // 140 of the real window
     modes_ = {{"replay", true, 0, TruncationRule::kVl},
@@ -224,7 +223,6 @@ class Bench {
     return {};
   }
 
-  const BenchReplayOptions& options_;
   codec::TokenizerRef tokenizer_;
   const FixtureModel& model_;
   const ConformanceBackend& backend_;
@@ -240,7 +238,7 @@ Result<void> bench(const BenchReplayOptions& options) {
   const kernels::cpu::StreamPtr stream = kernels::cpu::make_stream(pool);
   const auto device = device::make_host_device();
   const ConformanceBackend backend{kernels::cpu::ops(kernels::cpu::best_isa()), *stream, *device};
-  Bench bench(options, tokenizer, *model, backend);
+  Bench bench(tokenizer, *model, backend);
   const bool own = options.prompts.empty();
   const std::vector<codec::Conversation> conversations =
       own ? own_conversations() : DI_TRY(read_conversations(options.prompts, options.limit));

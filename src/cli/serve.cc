@@ -158,10 +158,13 @@ int serve(const ServeOptions& options) {
   if (const Result<void> ok = check_auth(app); !ok) return failed(ok.error(), kUsage);
   server::HttpServer http(config.http, [&app](const server::ExchangeRef& exchange) { app.handle(exchange); }, clock);
   app.metrics().watch(http.counters());
-  app.feed().start();
   if (const Result<void> listening = http.start(config.host, config.port); !listening)
     return failed(listening.error(), listening.error().code == Errc::kUnavailable ? kPortInUse : kUsage);
   DI_LOG(kInfo, "listening on http://{}:{}", config.host, http.port());
+  // Reads the counters of `http` each second, so it ends before them however this function is left.
+  app.feed().start();
+  const std::unique_ptr<server::UiFeed, void (*)(server::UiFeed*)> running_feed(
+      &app.feed(), [](server::UiFeed* feed) { feed->stop(); });
 
   std::atomic<bool> drain_wanted{false};
   app.on_drain_request([&](bool wanted) {
@@ -202,6 +205,7 @@ int serve(const ServeOptions& options) {
     return load_failure->exit_status;
   }
   run_until_drained(app, http, signals, drain_wanted, signal_number, clock);
+  app.feed().stop();  // it reads the engine's figures too
   http.stop();
   app.stop_workers();
   model.reset();
