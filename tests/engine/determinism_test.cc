@@ -2,6 +2,7 @@
 // departures, with and without overlap. A small random-weight model on the fast operators, a thousand random schedules.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -163,7 +164,7 @@ class Determinism : public testing::Test {
     };
     std::vector<std::unique_ptr<Collector>> collectors;
     std::vector<RequestId> ids(n);
-    std::vector<uint8_t> cancelled(n, 0);
+    std::vector<std::atomic<bool>> cancelled(n);
     for (size_t i = 0; i < n; ++i) collectors.push_back(std::make_unique<Collector>());
     Engine* engine = nullptr;
     size_t submitted = 0;
@@ -178,7 +179,7 @@ class Determinism : public testing::Test {
         if (ended || dice() % 8 == 0) submit_next();
         if (dice() % 64 != 0) return;
         const size_t victim = dice() % submitted;
-        cancelled[victim] = 1;
+        cancelled[victim] = true;
         engine->cancel(ids[victim]);
       };
       GenerateRequest r = requests_[chosen[i]];
@@ -193,7 +194,7 @@ class Determinism : public testing::Test {
     go.set_value();
     for (size_t i = 0; i < n; ++i) {
       const Collector::Choice& c = collectors[i]->wait();
-      if (cancelled[i] != 0 && c.finish == FinishReason::kAborted) continue;
+      if (cancelled[i] && c.finish == FinishReason::kAborted) continue;
       EXPECT_EQ(c.finish, FinishReason::kLength) << c.error.message;
       EXPECT_EQ(c.tokens, tokens_[chosen[i]]) << "request " << chosen[i];
     }
