@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <semaphore>
 
 #include "cli/local_model.h"
@@ -14,12 +13,7 @@ namespace {
 class LocalClient : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (const std::string& folder :
-         {std::string(DI_TEST_MODELS) + "/tiny", std::string(DI_TEST_VECTORS) + "/model/v41_trained"}) {
-      if (tokenizer_ == nullptr && std::filesystem::exists(folder + "/tokenizer.json"))
-        tokenizer_ = codec::Tokenizer::load(folder).value();
-    }
-    if (tokenizer_ == nullptr) GTEST_SKIP() << "no tokenizer.json in models/tiny nor in the reference vectors";
+    tokenizer_ = codec::Tokenizer::load(std::string(DI_TEST_MODELS) + "/tiny").value();
     server::ServerConfig config;
     config.served_model_names = {"test"};
     app_ = std::make_unique<server::App>(config, clock_);

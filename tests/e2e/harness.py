@@ -1,4 +1,5 @@
 """Starts the real program, waits until it is ready, and talks to it, through HTTP libraries or byte by byte."""
+import contextlib
 import http.client
 import json
 import os
@@ -263,6 +264,22 @@ class Server:
         report = SANITIZER_REPORT.search(self.log())
         assert not report, self.log()[report.start():][:6000]
         return self.process.returncode
+
+
+def write_script(folder, script):
+    """The file of a server that answers from the lines of `script` instead of a model (docs/server.md, --engine scripted)."""
+    path = folder / "script.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in script))
+    return path
+
+
+@contextlib.contextmanager
+def scripted_server(script_file, *options):
+    """Such a server, ready; also one whose keys keep the plain probes out."""
+    server = Server(script_file.parent, "--engine", f"scripted:{script_file}", *options, ready=False)
+    wait_until(server.is_ready, "ready")
+    yield server
+    assert server.stop() == 0
 
 
 def check_envelope(data):

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 
+import harness
 import pytest
 from harness import CHAT, check_envelope, get, post, wait_until
 from wire import APIS, MODEL, PATHS, ask, body, sse, tool
@@ -19,18 +20,14 @@ SCRIPT = [
 
 @pytest.fixture(scope="module")
 def script_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("scripts") / "api.jsonl"
-    path.write_text("\n".join(json.dumps(line) for line in SCRIPT))
-    return path
+    return harness.write_script(tmp_path_factory.mktemp("scripts"), SCRIPT)
 
 
 @pytest.fixture(scope="module")
-def module_server(script_file, tmp_path_factory):
-    import harness
-    server = harness.Server(tmp_path_factory.mktemp("api"), "--engine", f"scripted:{script_file}", "--responses-store", 8)
-    server.model = MODEL
-    yield server
-    assert server.stop() == 0
+def module_server(script_file):
+    with harness.scripted_server(script_file, "--responses-store", 8) as server:
+        server.model = MODEL
+        yield server
 
 
 @pytest.fixture

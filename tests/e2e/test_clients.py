@@ -1,10 +1,12 @@
 """The compatibility matrix of the public client libraries: each reads our answers into its own types, streamed and not,
 with warnings turned into errors. Runs where the libraries of requirements-clients.txt are installed (make clients);
-openai alone is always there.
+openai and anthropic are always there.
 
 Scripted answers stand for the model, so what must come back is known word for word."""
 import json
 
+import anthropic
+import harness
 import openai
 import pytest
 from test_field_reports import calls, call
@@ -38,14 +40,9 @@ SCRIPT = [turn_line(turn) for turn in range(TURNS, -1, -1)] + [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    import harness
-    folder = tmp_path_factory.mktemp("clients")
-    path = folder / "clients.jsonl"
-    path.write_text("\n".join(json.dumps(line) for line in SCRIPT))
-    server = harness.Server(folder, "--engine", f"scripted:{path}", "--responses-store", 16, "--api-key", "secret:t", ready=False)
-    harness.wait_until(server.is_ready, "ready")
-    yield server
-    assert server.stop() == 0
+    script_file = harness.write_script(tmp_path_factory.mktemp("clients"), SCRIPT)
+    with harness.scripted_server(script_file, "--responses-store", 16, "--api-key", "secret:t") as server:
+        yield server
 
 
 @pytest.fixture
@@ -179,7 +176,6 @@ def test_openai_tool_loop(client):
 
 @pytest.fixture
 def anthropic_client(base):
-    anthropic = pytest.importorskip("anthropic")
     with anthropic.Anthropic(base_url=base, api_key="secret", max_retries=0, timeout=60) as client:
         yield client
 
@@ -223,7 +219,6 @@ def test_anthropic_tool_loop(anthropic_client, stream):
 
 @strict
 def test_anthropic_errors(base, anthropic_client):
-    anthropic = pytest.importorskip("anthropic")
     with pytest.raises(anthropic.BadRequestError):
         anthropic_client.messages.create(model=MODEL, max_tokens=10, messages=[])
     with pytest.raises(anthropic.NotFoundError):

@@ -6,6 +6,7 @@ import concurrent.futures
 import json
 import time
 
+import harness
 import pytest
 from harness import CHAT, check_envelope, get, post, wait_until
 from wire import APIS, MODEL, PATHS, ask, body, read_chat, read_chat_stream, read_responses_stream, send, sse, tool
@@ -61,18 +62,14 @@ SCRIPT = [
 
 @pytest.fixture(scope="module")
 def script_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("scripts") / "reports.jsonl"
-    path.write_text("\n".join(json.dumps(line) for line in SCRIPT))
-    return path
+    return harness.write_script(tmp_path_factory.mktemp("scripts"), SCRIPT)
 
 
 @pytest.fixture(scope="module")
-def module_server(script_file, tmp_path_factory):
-    import harness
-    server = harness.Server(tmp_path_factory.mktemp("reports"), "--engine", f"scripted:{script_file}", "--max-num-seqs", 64)
-    server.model = MODEL
-    yield server
-    assert server.stop() == 0
+def module_server(script_file):
+    with harness.scripted_server(script_file, "--max-num-seqs", 64) as server:
+        server.model = MODEL
+        yield server
 
 
 @pytest.fixture
@@ -424,12 +421,9 @@ KEYS = ["--api-key", "key-a:tenant-a", "--api-key", "key-b:tenant-b", "--api-key
 
 
 @pytest.fixture(scope="module")
-def guarded_server(script_file, tmp_path_factory):
-    import harness
-    server = harness.Server(tmp_path_factory.mktemp("guarded"), "--engine", f"scripted:{script_file}", *KEYS, ready=False)
-    wait_until(server.is_ready, "ready")
-    yield server
-    assert server.stop() == 0
+def guarded_server(script_file):
+    with harness.scripted_server(script_file, *KEYS) as server:
+        yield server
 
 
 def test_B056_namespaces_of_tenants_are_apart(guarded_server):

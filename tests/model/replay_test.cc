@@ -6,49 +6,14 @@
 #include <cmath>
 #include <map>
 
-#include "base/thread_pool.h"
-#include "kernels/cpu/cpu.h"
-#include "model/fixture.h"
 #include "model/window.h"
-#include "support/token_texts.h"
+#include "small_model.h"
 
 namespace di::model {
 namespace {
 
-constexpr int32_t kBlock = 16;
-
-class Replay : public testing::Test {
+class Replay : public tests::SmallModel {
  protected:
-  void SetUp() override {
-    auto model = FixtureModel::load(std::string(DI_TEST_DATA) + "/model/v41_tiny_a", test::token_texts);
-    ASSERT_TRUE(model) << model.error().message;
-    model_ = std::move(*model);
-    stream_ = kernels::cpu::make_stream(pool_);
-    device_ = device::make_host_device();
-  }
-
-  std::unique_ptr<FixtureRun> new_run(TruncationRule rule = TruncationRule::kVl) {
-    FixtureOptions options;
-    options.kv_quant = true;
-    options.numerics = NumericMode::kTrained;
-    options.block_tokens = kBlock;
-    options.rule = rule;
-    options.max_tokens = 256;
-    auto run = FixtureRun::create(*model_, {kernels::cpu::ops(kernels::cpu::best_isa()), *stream_, *device_}, options);
-    EXPECT_TRUE(run) << run.error().message;
-    return std::move(*run);
-  }
-
-  static std::vector<int32_t> tokens(int32_t n, uint32_t seed) {
-    std::vector<int32_t> out;
-    uint32_t x = seed * 2654435761U + 1;
-    for (int32_t i = 0; i < n; ++i) {
-      x = x * 1664525U + 1013904223U;
-      out.push_back(static_cast<int32_t>((x >> 8) % 250));
-    }
-    return out;
-  }
-
   // Bytes of the blocks of positions [0, n): FixtureRun's table descends from its last block.
   static std::vector<std::byte> block_bytes(FixtureRun& run, int32_t n) {
     std::vector<std::byte> out;
@@ -63,11 +28,6 @@ class Replay : public testing::Test {
   WindowForm all(const FixtureRun& run) const {
     return {model_->config.sliding_window, const_cast<FixtureRun&>(run).cache().layout().n_rings};
   }
-
-  std::unique_ptr<FixtureModel> model_;
-  ThreadPool pool_{2};
-  kernels::cpu::StreamPtr stream_;
-  std::unique_ptr<device::Device> device_;
 };
 
 TEST_F(Replay, AHitWithItsWindowEqualsAColdRunBitForBit) {
