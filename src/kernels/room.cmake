@@ -2,7 +2,7 @@
 # tests useless; with -O1 and a sanitizer they take hours.
 if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   target_compile_options(di_kernels PRIVATE -O2)
-else()
+elseif(NOT CMAKE_CXX_FLAGS MATCHES "-O0")  # -O0: a build of which nothing is run
   target_compile_options(di_kernels PRIVATE -O3)
 endif()
 

@@ -2,6 +2,8 @@
 import pathlib
 import sys
 
+import pytest
+
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 from tools.train.eval.loss import item_loss  # noqa: E402
@@ -11,6 +13,7 @@ OWL = {"id": "chat-0", "family": "chat", "thinking": False, "match": "exact",
        "answer": {"role": "assistant", "content": "An owl is a bird that hunts at night."}}
 
 
+@pytest.mark.release_only
 def test_engram_off_worsens_the_loss(server, start):
     base = f"http://127.0.0.1:{server.port}/v1"
     whole = item_loss(base, OWL, "deepinfer-tiny")

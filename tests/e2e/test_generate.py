@@ -104,6 +104,7 @@ def test_a_torn_last_line_is_cut_off_and_done_again(tmp_path):
     assert contents(target) == whole
 
 
+@pytest.mark.release_only
 def test_a_killed_batch_goes_on_without_losing_or_repeating_a_line(tmp_path):
     source, target, straight = tmp_path / "in.jsonl", tmp_path / "out.jsonl", tmp_path / "straight.jsonl"
     write_lines(source, [request_line(i) for i in range(LINES)])

@@ -165,6 +165,7 @@ def test_commands_explain_themselves(chat):
     assert "low, medium, high or max" in c.ask("/effort enormous", "effort is.*")
 
 
+@pytest.mark.release_only
 def test_without_colour(chat):
     c = chat(NO_COLOR="1")
     c.ask("What is 3 times 4?")

@@ -11,13 +11,14 @@
 #include "engine/sampler.h"
 #include "engine/speculative/verify.h"
 #include "engine/speculative/verify_length.h"
+#include "support/sanitizers.h"
 
 namespace di::engine {
 namespace {
 
 constexpr int32_t kVocab = 6;
 constexpr int32_t kDrafts = 3;
-constexpr int32_t kRounds = 1'000'000;
+constexpr int32_t kRounds = test::kSanitized ? 100'000 : 1'000'000;
 constexpr uint64_t kSeed = 20260717;
 // 99.9 % quantiles of chi-square.
 double chi_square_limit(int32_t freedom) {

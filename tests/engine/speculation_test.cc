@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/scripted.h"
 #include "engine/toy_runner.h"
+#include "support/sanitizers.h"
 
 namespace di::engine {
 namespace {
@@ -237,7 +238,7 @@ TEST(Speculation, SeedsRepeat) {
 // The third and fourth token of many short requests, against the distribution without speculation in closed form.
 class Sampled : public testing::TestWithParam<int> {
  protected:
-  static constexpr int32_t kRequests = 4000;
+  static constexpr int32_t kRequests = test::kSanitized ? 500 : 4000;
 
   static std::vector<double> distribution(const ToyOptions& toy, const SamplingParams& params, int32_t before,
                                           int32_t last) {

@@ -58,15 +58,17 @@ TEST_P(SmallModels, FastOperatorsReproduceEveryValue) {
 INSTANTIATE_TEST_SUITE_P(Fixtures, SmallModels, testing::Values("v41_tiny_a", "v41_tiny_b", "v4_tiny_a"));
 
 TEST(TrainedModel, ReferenceOperatorsReproduceShortPrompts) {
+  if (test::kSanitized) GTEST_SKIP() << "a matter of arithmetic; the small models take every path of these operators";
   const std::string folder = find_folder("v41_trained");
   if (folder.empty()) GTEST_SKIP() << "vectors/model is not beside the checkout";
-  expect_all_pass(run(folder, kernels::cpu::reference_ops(), test::kSanitized ? 64 : 130));
+  expect_all_pass(run(folder, kernels::cpu::reference_ops(), 130));
 }
 
-TEST(TrainedModel, FastOperatorsReproduceEveryPrompt) {
+// The long prompts are the business of `deepinfer-conformance model` over the same folder, which the suite runs too.
+TEST(TrainedModel, FastOperatorsReproducePrompts) {
   const std::string folder = find_folder("v41_trained");
   if (folder.empty()) GTEST_SKIP() << "vectors/model is not beside the checkout";
-  expect_all_pass(run(folder, kernels::cpu::ops(kernels::cpu::best_isa()), test::kLongestPrompt));
+  expect_all_pass(run(folder, kernels::cpu::ops(kernels::cpu::best_isa()), test::kSanitized ? 130 : 320));
 }
 
 }  // namespace

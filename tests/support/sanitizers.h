@@ -1,5 +1,5 @@
-// How far the tests go in sanitizer builds: long prompts look for arithmetic, which the sanitizers do not change; there
-// they only cost minutes.
+// How far the tests go in sanitizer builds: long prompts and large samples look for arithmetic, which the sanitizers do
+// not change; there they only cost minutes.
 #pragma once
 
 #include <cstdint>
