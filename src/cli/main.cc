@@ -243,6 +243,13 @@ void add_api_options(CLI::App& app, ServeOptions& o) {
       ->check(CLI::PositiveNumber);
   app.add_option("--responses-store", s.responses_store, "Responses kept for previous_response_id; 0: none")
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--exact-replay-memory", s.exact_replay_bytes,
+                 "Memory for the tokens of answers with tool calls, used when they come back (64MiB); 0: off")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE");
+  add_duration(app, "--exact-replay-age", s.exact_replay_age_ms, "How long these are kept (1h)");
+  app.add_option("--exact-replay-dir", s.exact_replay_dir, "Folder in which they outlive the server; made when missing")
+      ->type_name("DIR");
   app.add_option("--max-images", s.max_images, "Images per request")->check(CLI::NonNegativeNumber);
   app.add_option_function<std::string>(
          "--missing-reasoning", [&o](const std::string& v) { o.model.reject_missing_reasoning = v == "reject"; },

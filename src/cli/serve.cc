@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <thread>
@@ -114,6 +115,13 @@ Result<server::ServerConfig> server_config(const ServeOptions& options) {
   config.served_model_names = served_names(options.model);
   config.drain_delay_ms = options.drain_delay_ms >= 0 ? options.drain_delay_ms : is_loopback(config.host) ? 0 : 5000;
   config.auth.kv_secret = DI_TRY(kv_secret(options.kv_secret_file));
+  if (!config.exact_replay_dir.empty()) {
+    std::error_code problem;
+    std::filesystem::create_directories(config.exact_replay_dir, problem);
+    if (access(config.exact_replay_dir.c_str(), W_OK | X_OK) != 0)
+      return fail(Errc::kInvalidRequest, "--exact-replay-dir {}: no folder that can be written to",
+                  config.exact_replay_dir);
+  }
   return config;
 }
 

@@ -258,7 +258,8 @@ void Engine::append_tokens(Sequence& seq, RowsOutput& output) {
   }
   seq.computed = seq.length() - 1 + seq.pending;
   keep_window(seq, output.window);  // a decode step's; a chunk's was taken before
-  blocks_filled(seq, seq.length() - 1);
+  // The last token has not gone through the model yet, unless a stop token was sampled behind it.
+  blocks_filled(seq, reason == FinishReason::kStop ? seq.length() : seq.length() - 1);
   if (reason == FinishReason::kNone) {
     emit(seq, std::move(tokens), reason);
   } else {

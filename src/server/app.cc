@@ -1,9 +1,13 @@
 #include "server/app.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <span>
 
 #include "base/json.h"
 #include "base/log.h"
+#include "base/sha256.h"
 #include "server/routes.h"
 
 namespace di::server {
@@ -35,6 +39,19 @@ void log_access(const RequestRecord& r, int64_t first_token_ns, double tpot_s) {
   log_record(LogLevel::kInfo, {}, std::string_view(line).substr(1, line.size() - 2));
 }
 
+// What the ids of a kept turn mean: a digest of the tokenizer, and the template.
+std::string turn_identity(const Codec& codec) {
+  std::string text;
+  for (TokenId id = 0; id < codec.tokenizer->vocab_size(); ++id) {
+    const std::string_view bytes = codec.tokenizer->token_bytes(id);
+    text += fmt::format("{} {} ", bytes.size(), codec.tokenizer->is_added(id) ? 1 : 0);
+    text += bytes;
+  }
+  const Sha256 digest = sha256(text);
+  const bool v4 = !codec.options.models.empty() && codec.options.models.begin()->second == codec::ModelVersion::kV4;
+  return fmt::format("{}-{:02x}", v4 ? "v4" : "v41", fmt::join(std::span(digest).first(16), ""));
+}
+
 }  // namespace
 
 App::App(const ServerConfig& config, const Clock& clock)
@@ -60,6 +77,14 @@ App::App(const ServerConfig& config, const Clock& clock)
 
 App::~App() = default;
 
+void App::stop_workers() {
+  feed_.stop();
+  workers_->stop();
+  if (codec::ReplayStore* store = turns()) {
+    if (const Result<void> saved = store->save(); !saved) DI_LOG(kError, "{}", saved.error().message);
+  }
+}
+
 void App::set_progress(double fraction, std::string stage) {
   metrics_.set_load_progress(fraction);
   const std::lock_guard lock(mutex_);
@@ -68,6 +93,17 @@ void App::set_progress(double fraction, std::string stage) {
 
 void App::set_codec(Codec codec) {
   codec_ = std::move(codec);
+  if (config_.exact_replay_bytes > 0 && config_.policy == codec::ApiPolicy::kExtended) {
+    codec::ReplayOptions options;
+    options.max_bytes = config_.exact_replay_bytes;
+    options.max_age_s = config_.exact_replay_age_ms / 1000;
+    if (!config_.exact_replay_dir.empty()) {
+      options.identity = turn_identity(codec_);
+      options.file = config_.exact_replay_dir + "/turns-" + options.identity;
+    }
+    turns_ = std::make_unique<codec::ReplayStore>(std::move(options), clock_);
+    metrics_.watch(*turns_);
+  }
   codec_loaded_.store(true);
 }
 

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "codec/codec.h"
+#include "codec/prompt/replay.h"
 #include "engine/api.h"
 #include "server/auth.h"
 #include "server/errors.h"
@@ -44,8 +45,12 @@ struct ServerConfig {
   int64_t stream_interval = 1;  // tokens that wait for each other before they are sent
   int64_t max_images = 64;
   int64_t responses_store = 0;  // responses kept; 0: none
-  bool strict_fields = false;   // unknown members of a body are refused
-  bool allow_priority = false;  // everybody may set a priority
+  // Exact replay: turns with tool calls keep their tokens (docs/codec.md). Extended policy only.
+  uint64_t exact_replay_bytes = uint64_t{64} << 20;  // 0: off
+  int64_t exact_replay_age_ms = 3'600'000;
+  std::string exact_replay_dir;  // where they outlive the process; empty: nowhere
+  bool strict_fields = false;    // unknown members of a body are refused
+  bool allow_priority = false;   // everybody may set a priority
   bool nonstream_keep_alive = false;
   bool require_auth = false;  // no start on an open address without keys
   AuthOptions auth;
@@ -109,10 +114,7 @@ class App {
   bool request_drain(bool drain);
   void undo_drain();
   // Finishes the tasks that are queued; from then on nothing runs.
-  void stop_workers() {
-    feed_.stop();
-    workers_->stop();
-  }
+  void stop_workers();
 
   enum class Phase : uint8_t { kLoading, kReady, kDraining, kRefusing };
   Phase phase() const { return phase_.load(); }
@@ -145,6 +147,8 @@ class App {
   Auth& auth() { return *auth_; }
   bool auth_required() const { return auth_->required(); }
   ResponsesStore& responses() { return responses_; }
+  // Null while loading, and where exact replay is off.
+  codec::ReplayStore* turns() const { return codec_loaded_.load() ? turns_.get() : nullptr; }
   // Error of the configuration, if any (API keys).
   const std::optional<Error>& config_error() const { return config_error_; }
 
@@ -161,7 +165,8 @@ class App {
   std::atomic<bool> loaded_{false};
   Service service_;  // written once, before loaded_
   std::atomic<bool> codec_loaded_{false};
-  Codec codec_;  // written once, before codec_loaded_
+  Codec codec_;                                // written once, before codec_loaded_
+  std::unique_ptr<codec::ReplayStore> turns_;  // the same
   std::optional<Error> config_error_;
   std::unique_ptr<Auth> auth_;
   ResponsesStore responses_;

@@ -17,6 +17,7 @@ struct Prepared {
   engine::GenerateRequest generate;
   RequestRecord record;
   std::optional<WantedConstraint> constraint;
+  std::vector<TokenId> answer_start;  // see ChatJob
 };
 
 std::expected<void, ApiFailure> check_ids(const codec::SamplingOptions& sampling, int32_t vocab_size) {
@@ -36,6 +37,17 @@ std::string_view route_of(codec::Api api) {
   return api == codec::Api::kChat        ? "/v1/chat/completions"
          : api == codec::Api::kResponses ? "/v1/responses"
                                          : "/v1/messages";
+}
+
+// The prompt's last assistant token and what follows, where the turn may be one to keep (exact replay).
+std::vector<TokenId> answer_start(const App& app, const Service& service, const codec::ConvertedRequest& request,
+                                  const std::vector<TokenId>& prompt) {
+  if (app.turns() == nullptr || !request.parsing.parse_tool_calls) return {};
+  const std::optional<TokenId> assistant = service.tokenizer->added_id(service.codec.special.assistant);
+  if (!assistant) return {};
+  const auto last = std::find(prompt.rbegin(), prompt.rend(), *assistant);
+  if (last == prompt.rend()) return {};
+  return {last.base() - 1, prompt.end()};
 }
 
 // As the request says, else by whether it brings tools (server.md §4.1).
@@ -87,7 +99,7 @@ std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, Ex
   Prepared out;
   out.record = start_record(app, exchange, route_of(api), std::string(id_prefix(api)) + random_hex32());
   const std::optional<Json> plain = without_structural_tag(body);
-  out.request = DI_TRY(convert_body(app, api, plain ? *plain : body, service.codec));
+  out.request = DI_TRY(convert_body(app, exchange.context().tenant, api, plain ? *plain : body, service.codec));
   const codec::ConvertedRequest& request = out.request;
   const bool extended = service.codec.policy == codec::ApiPolicy::kExtended;
   ChatExtras extras;
@@ -104,6 +116,7 @@ std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, Ex
   const auto max_tokens = codec::resolve_max_tokens(request, prompt.size(), context);
   if (!max_tokens) return std::unexpected(from_api_error(max_tokens.error()));
 
+  out.answer_start = answer_start(app, service, request, prompt);
   engine::GenerateRequest& g = out.generate;
   g = DI_TRY(engine_request(app, exchange, body));
   g.prompt = std::move(prompt);
@@ -137,8 +150,9 @@ void answer(App& app, const ExchangeRef& exchange, codec::Api api, const Json& b
   if (!warnings.empty())
     exchange->context().answer_headers.emplace_back("deepinfer-warnings",
                                                     header_text(fmt::format("{}", fmt::join(warnings, ", "))));
-  const auto job = std::make_shared<ChatJob>(app, service, exchange, std::move(prepared->request),
-                                             std::move(prepared->record), timeline, std::move(on_body));
+  const auto job =
+      std::make_shared<ChatJob>(app, service, exchange, std::move(prepared->request), std::move(prepared->record),
+                                timeline, std::move(prepared->answer_start), std::move(on_body));
   const auto prompts = std::make_shared<std::vector<engine::GenerateRequest>>();
   prompts->push_back(std::move(prepared->generate));
   if (!prepared->constraint) return job->start(std::move(*prompts));

@@ -1,11 +1,13 @@
 #include "server/chat_job.h"
 
 #include "base/json.h"
+#include "base/log.h"
 
 namespace di::server {
 namespace {
 
 constexpr std::string_view kDone = "data: [DONE]\n\n";
+constexpr int64_t kTurnSaveSeconds = 60;
 
 std::vector<codec::TokenLogprob> logprobs_of(const engine::Output& output) {
   std::vector<codec::TokenLogprob> out;
@@ -27,11 +29,13 @@ void mark_chat_end(Json& choice, ChoiceEnd end) {
 }  // namespace
 
 ChatJob::ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::ConvertedRequest request,
-                 RequestRecord record, TimelineRef timeline, std::function<void(const std::string&)> on_body)
+                 RequestRecord record, TimelineRef timeline, std::vector<TokenId> answer_start,
+                 std::function<void(const std::string&)> on_body)
     : AnswerJob(app, service, std::move(exchange), record, std::move(timeline)),
       request_(std::move(request)),
       response_id_(record.response_id),
       created_(record.created),
+      answer_start_(std::move(answer_start)),
       on_body_(std::move(on_body)) {
   for (uint32_t i = 0; i < request_.sampling.n; ++i) {
     codec::ResponseInfo info;
@@ -41,7 +45,7 @@ ChatJob::ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::
     info.clock = [&app] { return app.clock().unix_seconds(); };
     info.choice_index = i;
     info.deltas = request_.stream;
-    choices_.push_back({codec::OutputProcessor(request_, service.tokenizer, std::move(info)), ChoiceEnd::kStop});
+    choices_.push_back({codec::OutputProcessor(request_, service.tokenizer, std::move(info)), ChoiceEnd::kStop, {}});
   }
 }
 
@@ -63,6 +67,7 @@ Result<void> ChatJob::write_tokens(std::size_t index, const engine::Output& outp
   std::vector<TokenId> ids;
   ids.reserve(output.tokens.size());
   for (const engine::OutputToken& token : output.tokens) ids.push_back(token.token);
+  if (!answer_start_.empty()) choices_[index].ids.insert(choices_[index].ids.end(), ids.begin(), ids.end());
   const std::vector<codec::TokenLogprob> logprobs =
       request_.sampling.logprobs ? logprobs_of(output) : std::vector<codec::TokenLogprob>{};
   processor.correct_usage({static_cast<uint32_t>(prompt_tokens()), static_cast<uint32_t>(cached_tokens())});
@@ -92,6 +97,9 @@ void ChatJob::write_end(std::size_t index, ChoiceEnd end, const engine::Output&)
     choice.processor.finish(codec::FinishReason::kStop, events);
   }
   choice.processor.close(events);
+  // Before the client can see the end and ask again.
+  keep_turn(choice);
+  if (streaming() && open_choices() == 0 && on_body_) on_body_(choices_[0].processor.body());
   if (is_chat()) {
     send_last_chat_events(events, choice);
   } else if (request_.api == codec::Api::kMessages) {
@@ -99,6 +107,21 @@ void ChatJob::write_end(std::size_t index, ChoiceEnd end, const engine::Output&)
   } else {
     send_events(events);
   }
+}
+
+// A turn with tool calls that the model ended itself: its tokens stand for its text when it comes back.
+void ChatJob::keep_turn(const Choice& choice) {
+  codec::ReplayStore* turns = app_.turns();
+  if (turns == nullptr || answer_start_.empty() || choice.end != ChoiceEnd::kStop ||
+      choice.processor.stopped_by_sequence() || choice.processor.tool_calls().empty()) {
+    return;
+  }
+  turns->put(record().tenant,
+             {choice.processor.tool_calls(), choice.processor.content_text(), choice.processor.reasoning_text()},
+             codec::replay_tokens(answer_start_, choice.ids, answer_start_[0], service_.engine->info().eos_token_id,
+                                  request_.conversation.thinking_mode));
+  if (const Result<void> saved = turns->save_if_older(kTurnSaveSeconds); !saved)
+    DI_LOG(kWarn, "{}", saved.error().message);
 }
 
 void ChatJob::send_events(std::span<const codec::StreamEvent> events) {
@@ -151,7 +174,6 @@ bool ChatJob::context_is_full(const Choice& choice) const {
 }
 
 void ChatJob::write_stream_end() {
-  if (on_body_) on_body_(choices_[0].processor.body());
   if (!is_chat()) return;
   if (request_.include_usage && service_.codec.policy == codec::ApiPolicy::kExtended) send({}, usage_chunk());
   send_raw(kDone);

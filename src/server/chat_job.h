@@ -16,14 +16,18 @@ namespace di::server {
 
 class ChatJob final : public AnswerJob {
  public:
-  // `record.response_id`, `route` and `model` are set. `on_body` gets the finished body (Responses store).
+  // `record.response_id`, `route` and `model` are set. `answer_start`: the prompt's last assistant token and what
+  // follows; where it is given, a turn with tool calls is kept for exact replay. `on_body` gets the finished body
+  // (Responses store).
   ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::ConvertedRequest request, RequestRecord record,
-          TimelineRef timeline, std::function<void(const std::string&)> on_body = {});
+          TimelineRef timeline, std::vector<TokenId> answer_start,
+          std::function<void(const std::string&)> on_body = {});
 
  private:
   struct Choice {
     codec::OutputProcessor processor;
     ChoiceEnd end = ChoiceEnd::kStop;
+    std::vector<TokenId> ids;  // of the answer, where the turn may be kept
   };
 
   void write_start() override;
@@ -38,6 +42,7 @@ class ChatJob final : public AnswerJob {
   int64_t reasoning_tokens() const override;
 
   bool is_chat() const { return request_.api == codec::Api::kChat; }
+  void keep_turn(const Choice& choice);
   void send_events(std::span<const codec::StreamEvent> events);
   void send_last_chat_events(std::span<const codec::StreamEvent> events, const Choice& choice);
   void send_last_messages_events(std::span<const codec::StreamEvent> events, const Choice& choice);
@@ -50,6 +55,7 @@ class ChatJob final : public AnswerJob {
   const codec::ConvertedRequest request_;
   const std::string response_id_;
   const int64_t created_;
+  const std::vector<TokenId> answer_start_;
   const std::function<void(const std::string&)> on_body_;
   std::vector<Choice> choices_;
   std::vector<engine::OutputToken> prompt_logprobs_;  // of the prompt's tokens from the second on

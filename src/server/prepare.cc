@@ -242,8 +242,8 @@ std::string missing_reasoning(const Json& body) {
 
 }  // namespace
 
-std::expected<codec::ConvertedRequest, ApiFailure> convert_body(App& app, codec::Api api, const Json& body,
-                                                                const codec::CodecOptions& options) {
+std::expected<codec::ConvertedRequest, ApiFailure> convert_body(App& app, const std::string& tenant, codec::Api api,
+                                                                const Json& body, const codec::CodecOptions& options) {
   const bool extended = options.policy == codec::ApiPolicy::kExtended;
   if (extended) {
     if (auto ok = check_known_fields(app, api, body); !ok) return std::unexpected(ok.error());
@@ -272,6 +272,7 @@ std::expected<codec::ConvertedRequest, ApiFailure> convert_body(App& app, codec:
   }
   if (mapped) converted->model = *name;
   if (auto failure = check_limits(body, *converted, app.config())) return std::unexpected(*failure);
+  if (codec::ReplayStore* turns = app.turns()) codec::attach_replays(converted->conversation, tenant, *turns);
   return std::move(*converted);
 }
 

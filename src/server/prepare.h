@@ -19,9 +19,10 @@ ApiFailure from_api_error(const codec::ApiError& error);
 // The body as JSON; a byte order mark is skipped. What is wrong with it, the codec words best.
 std::expected<Json, ApiFailure> parse_body(codec::Api api, std::string_view body, const codec::CodecOptions& options);
 
-// A body as the codec reads it: names of other vendors' models mapped, sizes checked.
-std::expected<codec::ConvertedRequest, ApiFailure> convert_body(App& app, codec::Api api, const Json& body,
-                                                                const codec::CodecOptions& options);
+// A body as the codec reads it: names of other vendors' models mapped, sizes checked, the tenant's own turns with tool
+// calls given their tokens.
+std::expected<codec::ConvertedRequest, ApiFailure> convert_body(App& app, const std::string& tenant, codec::Api api,
+                                                                const Json& body, const codec::CodecOptions& options);
 
 std::expected<std::vector<TokenId>, ApiFailure> encode_request(const codec::ConvertedRequest& request,
                                                                const codec::Tokenizer& tokenizer,

@@ -156,6 +156,7 @@ void ServerMetrics::add_engine_series() {
   counter("deepinfer:engine_prompt_tokens_total", "Prompt tokens computed, with recomputation.",
           [](const engine::EngineStats& s) { return static_cast<double>(s.prompt_tokens); });
   add_reuse_series();
+  add_turn_series();
   const auto phase = [&](const char* name, Read read) {
     registry_->counter_from("deepinfer:step_seconds_total", "Time of the engine's thread by phase.", {{"phase", name}},
                             reader(read));
@@ -227,6 +228,26 @@ void ServerMetrics::add_reuse_series() {
     series("deepinfer:prefix_misses_total", "Requests by why no more of their prompt was found.",
            {{"reason", std::string(kv::to_string(static_cast<kv::MissReason>(i)))}}, kMisses[i]);
   }
+}
+
+// Exact replay of turns with tool calls (docs/codec.md).
+void ServerMetrics::add_turn_series() {
+  using Stats = codec::ReplayStore::Stats;
+  const auto reader = [this](double (*read)(const Stats&)) {
+    return [this, read] {
+      const codec::ReplayStore* turns = turns_.load();
+      return turns == nullptr ? 0.0 : read(turns->stats());
+    };
+  };
+  const char* turns = "Turns with tool calls that came back, by whether their own tokens were used.";
+  registry_->counter_from("deepinfer:exact_replay_total", turns, {{"result", "hit"}},
+                          reader([](const Stats& s) { return static_cast<double>(s.hits); }));
+  registry_->counter_from("deepinfer:exact_replay_total", turns, {{"result", "miss"}},
+                          reader([](const Stats& s) { return static_cast<double>(s.misses); }));
+  registry_->gauge_from("deepinfer:exact_replay_turns", "Turns whose tokens are kept.", {},
+                        reader([](const Stats& s) { return static_cast<double>(s.entries); }));
+  registry_->gauge_from("deepinfer:exact_replay_bytes", "Memory of the kept turns.", {},
+                        reader([](const Stats& s) { return static_cast<double>(s.bytes); }));
 }
 
 void ServerMetrics::attach(const engine::EngineApi& engine) {

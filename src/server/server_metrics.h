@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/metrics.h"
+#include "codec/prompt/replay.h"
 #include "engine/api.h"
 #include "server/http_server.h"
 #include "structured/compile_pool.h"
@@ -22,6 +23,7 @@ class ServerMetrics {
   void attach(const engine::EngineApi& engine);
   void watch(const HttpCounters& counters);
   void watch(structured::CompilePool& constraints);
+  void watch(const codec::ReplayStore& turns) { turns_.store(&turns); }
   void set_load_progress(double fraction) { load_progress_->set(fraction); }
 
   std::string text() const;
@@ -57,6 +59,7 @@ class ServerMetrics {
   ServerMetrics(const std::string& model_name, std::unique_ptr<MetricRegistry> registry);
   void add_engine_series();
   void add_reuse_series();
+  void add_turn_series();
   Counter& abort_counter(std::string_view phase, std::string_view reason);
   Counter& rejection_counter(std::string_view reason);
   std::string iteration_tokens_text() const;
@@ -65,6 +68,7 @@ class ServerMetrics {
   std::string model_name_;
   Gauge* load_progress_ = nullptr;
   std::atomic<const engine::EngineApi*> engine_{nullptr};
+  std::atomic<const codec::ReplayStore*> turns_{nullptr};
 };
 
 }  // namespace di::server

@@ -18,9 +18,10 @@ struct Rendered {
   std::vector<TokenId> tokens;
 };
 
-std::expected<Rendered, ApiFailure> render(App& app, const Codec& codec, codec::Api api, const Json& body) {
+std::expected<Rendered, ApiFailure> render(App& app, const std::string& tenant, const Codec& codec, codec::Api api,
+                                           const Json& body) {
   Rendered out;
-  out.request = DI_TRY(convert_body(app, api, body, codec.options));
+  out.request = DI_TRY(convert_body(app, tenant, api, body, codec.options));
   out.tokens = DI_TRY(encode_request(out.request, *codec.tokenizer, codec.options));
   return out;
 }
@@ -30,7 +31,7 @@ void count(App& app, const ExchangeRef& exchange, codec::Api api, std::string_vi
   if (codec == nullptr) return;
   const auto body = parse_body(api, exchange->request().body, codec->options);
   if (!body) return app.reply_error(*exchange, body.error());
-  const auto rendered = render(app, *codec, api, *body);
+  const auto rendered = render(app, exchange->context().tenant, *codec, api, *body);
   if (!rendered) return app.reply_error(*exchange, rendered.error());
   std::string out;
   JsonWriter w(out);
@@ -52,11 +53,12 @@ codec::Api api_of(const Json& body) {
   return codec::Api::kChat;
 }
 
-std::expected<std::vector<TokenId>, ApiFailure> tokens_of(App& app, const Codec& codec, Json body) {
+std::expected<std::vector<TokenId>, ApiFailure> tokens_of(App& app, const std::string& tenant, const Codec& codec,
+                                                          Json body) {
   if (!body.is_object()) return invalid_field("", "expected a JSON object", "invalid_type");
   if (body.find_value("messages") != nullptr) {
     if (body.find_value("model") == nullptr) body.set("model", Json(app.config().served_model_names[0]));
-    return DI_TRY(render(app, codec, api_of(body), body)).tokens;
+    return DI_TRY(render(app, tenant, codec, api_of(body), body)).tokens;
   }
   std::optional<std::string> text = DI_TRY(string_field(body, "prompt"));
   if (!text) text = DI_TRY(string_field(body, "content"));
@@ -92,7 +94,7 @@ void handle_tokenize(App& app, const ExchangeRef& exchange) {
   if (codec == nullptr) return;
   const auto body = parse_body(codec::Api::kChat, exchange->request().body, codec->options);
   if (!body) return app.reply_error(*exchange, body.error());
-  const auto tokens = tokens_of(app, *codec, *body);
+  const auto tokens = tokens_of(app, exchange->context().tenant, *codec, *body);
   if (!tokens) return app.reply_error(*exchange, tokens.error());
   const auto strings = bool_field(*body, "return_token_strs");
   if (!strings) return app.reply_error(*exchange, strings.error());
@@ -137,7 +139,7 @@ void handle_render(App& app, const ExchangeRef& exchange) {
   if (codec == nullptr) return;
   auto body = parse_body(codec::Api::kChat, exchange->request().body, codec->options);
   if (!body) return app.reply_error(*exchange, body.error());
-  const auto rendered = render(app, *codec, api_of(*body), *body);
+  const auto rendered = render(app, exchange->context().tenant, *codec, api_of(*body), *body);
   if (!rendered) return app.reply_error(*exchange, rendered.error());
   const codec::ConvertedRequest& request = rendered->request;
   const codec::RenderedPrompt prompt =

@@ -28,9 +28,10 @@ Message turn_message(std::vector<ToolCall> calls, std::string content = "", std:
   return message;
 }
 
-ReplayOptions in_file(const std::string& file) {
+ReplayOptions in_file(const std::string& file, const std::string& identity = "v41-1") {
   ReplayOptions options;
   options.file = file;
+  options.identity = identity;
   return options;
 }
 
@@ -66,7 +67,7 @@ TEST(Replay, OnlyTheSameTurnOfTheSameTenantIsFound) {
 
 TEST(Replay, OldAndLeastRecentlyUsedTurnsLeave) {
   ManualClock clock;
-  ReplayStore store({.max_bytes = 4000, .max_age_s = 60, .file = ""}, clock);
+  ReplayStore store({.max_bytes = 4000, .max_age_s = 60, .file = "", .identity = ""}, clock);
   const auto put = [&](const std::string& id) {
     store.put("t", {{call(id, "{}")}, "", ""}, {true, std::vector<TokenId>(200, 1)});
     EXPECT_LE(store.stats().bytes, 4000U);
@@ -98,17 +99,47 @@ TEST(Replay, TheFileHoldsWhatWasKeptAndDamageCountsAsEmpty) {
   EXPECT_EQ(std::filesystem::status(file).permissions() & std::filesystem::perms::all,
             std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   EXPECT_NE(ReplayStore(in_file(file), clock).find("t", turn_message(kTurn.calls)), nullptr);
+  EXPECT_EQ(ReplayStore(in_file(file, "v41-2"), clock).stats().entries, 0U) << "ids of another tokenizer";
   std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(60).put('!');
   EXPECT_EQ(ReplayStore(in_file(file), clock).stats().entries, 0U);
-  std::ofstream(file, std::ios::binary | std::ios::trunc) << "deepinfer-replay-1\n";
+  std::ofstream(file, std::ios::binary | std::ios::trunc) << "deepinfer-replay-1\nv41-1\n";
   EXPECT_EQ(ReplayStore(in_file(file), clock).stats().entries, 0U);
   EXPECT_FALSE(ReplayStore(in_file("/nonexistent/replay"), clock).save());
   std::filesystem::remove(file);
 }
 
+TEST(Replay, TheFileIsWrittenWhenSomethingNewIsOldEnough) {
+  ManualClock clock;
+  const std::string file = ::testing::TempDir() + "replay_save_test.bin";
+  std::filesystem::remove(file);
+  ReplayStore store(in_file(file), clock);
+  const auto written = [&] {
+    EXPECT_TRUE(store.save_if_older(60));
+    return std::filesystem::remove(file);
+  };
+  clock.advance(61 * kNsPerSecond);
+  EXPECT_FALSE(written()) << "there is nothing to be written";
+  store.put("t", kTurn, kTokens);
+  EXPECT_TRUE(written());
+  store.put("t", kTurn, kTokens);
+  EXPECT_FALSE(written()) << "so soon";
+  clock.advance(60 * kNsPerSecond);
+  EXPECT_TRUE(written());
+}
+
+// JavaScript has one kind of number: 3.0 comes back as 3, 1e2 as 100.
+TEST(Replay, WholeNumbersAreEqualHoweverTheyAreWritten) {
+  ManualClock clock;
+  ReplayStore store({}, clock);
+  store.put("t", {{call("call_1", R"({"a":3.0,"b":[1e2,0.5,-0.0]})")}, "", ""}, kTokens);
+  EXPECT_NE(store.find("t", turn_message({call("call_1", R"({"a":3,"b":[100,0.5,0]})")})), nullptr);
+  EXPECT_EQ(store.find("t", turn_message({call("call_1", R"({"a":3.5,"b":[100,0.5,0]})")})), nullptr);
+  EXPECT_EQ(store.find("t", turn_message({call("call_1", R"({"a":"3","b":[100,0.5,0]})")})), nullptr);
+}
+
 TEST(Replay, ThreadsShareAStore) {
   ManualClock clock;
-  ReplayStore store({.max_bytes = 20000, .max_age_s = 3600, .file = ""}, clock);
+  ReplayStore store({.max_bytes = 20000, .max_age_s = 3600, .file = "", .identity = ""}, clock);
   std::vector<std::jthread> threads;
   for (int t = 0; t < 3; ++t) {
     threads.emplace_back([&store, t] {

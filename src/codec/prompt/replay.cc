@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -20,8 +21,13 @@ namespace di::codec {
 
 namespace {
 
-// Members in the order of their keys, so that equal values are written alike.
+// Members in the order of their keys and whole numbers as integers (JavaScript sends 1.0 back as 1), so that equal
+// values are written alike.
 Json sorted(const Json& value) {
+  if (value.kind() == Json::Kind::kDouble) {
+    const double number = *value.to_double();
+    return number == std::floor(number) && std::abs(number) < 0x1p53 ? Json(static_cast<int64_t>(number)) : value;
+  }
   if (const Json::Array* list = value.if_array()) {
     Json::Array out;
     for (const Json& item : *list) out.push_back(sorted(item));
@@ -65,7 +71,7 @@ struct Entry {
   size_t bytes() const { return sizeof(Entry) + 2 * key.size() + tokens->ids.size() * sizeof(TokenId) + 128; }
 };
 
-// The file: the magic, entries, the SHA-256 of all that.
+// The file: the magic, the identity and a line feed, entries, the SHA-256 of all that.
 constexpr std::string_view kMagic = "deepinfer-replay-1\n";
 
 void put_number(std::string& out, uint64_t n) {
@@ -139,6 +145,11 @@ struct ReplayStore::State {
   size_t bytes = 0;
   uint64_t hits = 0;
   uint64_t misses = 0;
+  bool unsaved = false;
+  int64_t saved_s = 0;    // Unix seconds
+  std::mutex save_mutex;  // one writer of the file; taken before `mutex`
+
+  std::string head() const { return fmt::format("{}{}\n", kMagic, options.identity); }
 
   void remove(std::list<Entry>::iterator entry) {
     bytes -= entry->bytes();
@@ -160,10 +171,11 @@ struct ReplayStore::State {
     std::stringstream text;
     text << in.rdbuf();
     const std::string all = std::move(text).str();
-    if (!all.starts_with(kMagic) || all.size() < kMagic.size() + 32) return;
+    const std::string before = head();
+    if (!all.starts_with(before) || all.size() < before.size() + 32) return;
     const std::string_view body = std::string_view(all).substr(0, all.size() - 32);
     if (std::memcmp(sha256(body).data(), all.data() + body.size(), 32) != 0) return;
-    FileReader reader(body.substr(kMagic.size()));
+    FileReader reader(body.substr(before.size()));
     while (!reader.done()) {
       Entry entry;
       if (!reader.entry(entry)) return;
@@ -174,6 +186,7 @@ struct ReplayStore::State {
 
 ReplayStore::ReplayStore(ReplayOptions options, const Clock& clock)
     : state_(std::make_unique<State>(std::move(options), clock)) {
+  state_->saved_s = clock.unix_seconds();
   if (!state_->options.file.empty()) state_->read();
 }
 ReplayStore::~ReplayStore() = default;
@@ -189,6 +202,7 @@ void ReplayStore::put(std::string_view tenant, const ReplayTurn& turn, ReplayTok
   entry.tokens = std::make_shared<const ReplayTokens>(std::move(tokens));
   const std::lock_guard lock(state_->mutex);
   state_->insert(std::move(entry));
+  state_->unsaved = true;
 }
 
 ReplayRef ReplayStore::find(std::string_view tenant, const Message& message) {
@@ -213,12 +227,23 @@ ReplayRef ReplayStore::find(std::string_view tenant, const Message& message) {
   return nullptr;
 }
 
-Result<void> ReplayStore::save() const {
-  const std::string& file = state_->options.file;
-  if (file.empty()) return {};
-  std::string text(kMagic);
+Result<void> ReplayStore::save_if_older(int64_t seconds) {
   {
     const std::lock_guard lock(state_->mutex);
+    if (!state_->unsaved || state_->clock.unix_seconds() - state_->saved_s < seconds) return {};
+  }
+  return save();
+}
+
+Result<void> ReplayStore::save() {
+  const std::string& file = state_->options.file;
+  if (file.empty()) return {};
+  const std::lock_guard writing(state_->save_mutex);
+  std::string text = state_->head();
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->unsaved = false;
+    state_->saved_s = state_->clock.unix_seconds();
     for (auto entry = state_->entries.rbegin(); entry != state_->entries.rend(); ++entry) put_entry(text, *entry);
   }
   const Sha256 digest = sha256(text);

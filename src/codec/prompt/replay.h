@@ -29,6 +29,9 @@ struct ReplayOptions {
   // Where save() writes and the constructor reads; empty: memory only. It holds tokens of users' texts and is made with
   // access for its owner alone.
   std::string file;
+  // What the ids in the file mean (tokenizer, template): one line of text. A file that was written under another one
+  // counts as empty.
+  std::string identity;
 };
 
 // What of a turn the client got, and will send back.
@@ -54,7 +57,9 @@ class ReplayStore {
   ReplayRef find(std::string_view tenant, const Message& message);
 
   // Writes the file, if there is one (whole, then renamed).
-  Result<void> save() const;
+  Result<void> save();
+  // The same, when something was put since the file was written last and that is at least `seconds` ago.
+  Result<void> save_if_older(int64_t seconds);
 
   struct Stats {
     size_t entries = 0;
