@@ -2,9 +2,9 @@
 prefix cache reaches to the last of them. The script's answers have one token per byte, which no tokenizer would give."""
 import json
 
-import harness
 import pytest
-from wire import APIS, MODEL, PATHS, body, send, tool
+from harness import scripted_server, write_script
+from wire import APIS, PATHS, body, send, tool
 
 THOUGHT, SAID, BLOCK = "Let me look.", "Looking.", 128
 CALLS = ("\n\n<｜DSML｜ calls>\n" + "\n".join(
@@ -18,31 +18,25 @@ SCRIPT = [
 ]
 
 
-def start(folder, script_file, *options):
-    server = harness.Server(folder, "--engine", f"scripted:{script_file}", "--responses-store", 8, *options)
-    server.model = MODEL
-    return server
-
-
 @pytest.fixture(scope="module")
 def script_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("scripts") / "replay.jsonl"
-    path.write_text("\n".join(json.dumps(line) for line in SCRIPT))
-    return path
+    return write_script(tmp_path_factory.mktemp("replay"), SCRIPT)
+
+
+def serve(script_file, *options):
+    return scripted_server(script_file, "--responses-store", 8, *options)
 
 
 @pytest.fixture(scope="module")
-def with_replay(script_file, tmp_path_factory):
-    server = start(tmp_path_factory.mktemp("on"), script_file)
-    yield server
-    assert server.stop() == 0
+def with_replay(script_file):
+    with serve(script_file) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def without_replay(script_file, tmp_path_factory):
-    server = start(tmp_path_factory.mktemp("off"), script_file, "--exact-replay-memory", 0)
-    yield server
-    assert server.stop() == 0
+def without_replay(script_file):
+    with serve(script_file, "--exact-replay-memory", 0) as server:
+        yield server
 
 
 def first_request(api, thinking, stream, pad, case=""):
@@ -161,42 +155,36 @@ def test_counting_sees_the_same_prompt(with_replay):
     assert counted == tokens("messages", send(with_replay, "messages", second).usage)[0]
 
 
-def test_official_policy_renders_the_text(script_file, tmp_path):
-    server = start(tmp_path, script_file, "--api-policy", "official")
-    request, answer, prompt, answered = first_turn(server, "chat", False, False)
-    assert tokens("chat", send(server, "chat", next_request("chat", request, answer)).usage)[0] < prompt + answered
-    assert server.stop() == 0
+def test_official_policy_renders_the_text(script_file):
+    with serve(script_file, "--api-policy", "official") as server:
+        request, answer, prompt, answered = first_turn(server, "chat", False, False)
+        assert tokens("chat", send(server, "chat", next_request("chat", request, answer)).usage)[0] < prompt + answered
 
 
-def test_turns_of_other_tenants_are_not_used(script_file, tmp_path):
-    server = harness.Server(tmp_path, "--engine", f"scripted:{script_file}", "--api-key", "one:a", "--api-key", "two:b", ready=False)
-    harness.wait_until(server.is_ready, "ready", 60)
-    request = first_request("chat", False, False, 0)
-    answer = send(server, "chat", request, {"Authorization": "Bearer one"})
-    second = next_request("chat", request, answer)
-    own, other = (tokens("chat", send(server, "chat", second, {"Authorization": f"Bearer {key}"}).usage)[0] for key in ("one", "two"))
-    assert own > other
-    assert server.stop() == 0
+def test_turns_of_other_tenants_are_not_used(script_file):
+    with serve(script_file, "--api-key", "one:a", "--api-key", "two:b") as server:
+        request = first_request("chat", False, False, 0)
+        answer = send(server, "chat", request, {"Authorization": "Bearer one"})
+        second = next_request("chat", request, answer)
+        own, other = (tokens("chat", send(server, "chat", second, {"Authorization": f"Bearer {key}"}).usage)[0] for key in ("one", "two"))
+        assert own > other
 
 
 def test_turns_outlive_the_server_in_a_folder(script_file, tmp_path):
     folder = tmp_path / "turns"
-    server = start(tmp_path, script_file, "--exact-replay-dir", folder)
-    request, answer, prompt, answered = first_turn(server, "chat", True, False)
-    second = next_request("chat", request, answer)
-    expected = server.json("POST", "/v1/render", second)["token_ids"]
-    assert server.stop() == 0
+    with serve(script_file, "--exact-replay-dir", folder) as server:
+        request, answer, prompt, answered = first_turn(server, "chat", True, False)
+        second = next_request("chat", request, answer)
+        expected = server.json("POST", "/v1/render", second)["token_ids"]
     file, = folder.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
 
-    server = start(tmp_path, script_file, "--exact-replay-dir", folder)
-    assert server.json("POST", "/v1/render", second)["token_ids"] == expected and len(expected) > prompt + answered
-    assert server.metric("deepinfer:exact_replay_turns") == 2
-    assert server.stop() == 0
+    with serve(script_file, "--exact-replay-dir", folder) as server:
+        assert server.json("POST", "/v1/render", second)["token_ids"] == expected and len(expected) > prompt + answered
+        assert server.metric("deepinfer:exact_replay_turns") == 2
 
     whole = file.read_bytes()
     file.write_bytes(whole[:100] + b"!" + whole[101:])  # damage counts as empty
-    server = start(tmp_path, script_file, "--exact-replay-dir", folder)
-    assert server.metric("deepinfer:exact_replay_turns") == 0
-    assert len(server.json("POST", "/v1/render", second)["token_ids"]) < len(expected)
-    assert server.stop() == 0
+    with serve(script_file, "--exact-replay-dir", folder) as server:
+        assert server.metric("deepinfer:exact_replay_turns") == 0
+        assert len(server.json("POST", "/v1/render", second)["token_ids"]) < len(expected)
