@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/rng.h"
+#include "engine/softmax.h"
 
 namespace di::engine {
 namespace {
@@ -100,18 +101,14 @@ void apply_processors(std::span<float> logits, const SamplingParams& params, std
 // p = softmax(logits/T). Ranked by p descending, ties by lower id: ids whose exclusive prefix sum exceeds top_p are
 // removed (the first never is), then ids of rank >= top_k (engine.md §5.3). Only as much of the vocabulary is sorted as
 // is needed.
-void Sampler::keep_ranked(std::span<const float> scaled, double top_p, int64_t top_k) {
-  const float largest = *std::max_element(scaled.begin(), scaled.end());
-  double total = 0;
-  for (const float l : scaled) total += std::exp(static_cast<double>(l - largest));
-
+void Sampler::keep_ranked(double top_p, int64_t top_k, double total) {
   order_.clear();
-  for (size_t i = 0; i < scaled.size(); ++i) {
-    if (scaled[i] > kMinusInfinity) order_.push_back(static_cast<int32_t>(i));
+  for (size_t i = 0; i < scaled_.size(); ++i) {
+    if (scaled_[i] > kMinusInfinity) order_.push_back(static_cast<int32_t>(i));
   }
   const auto better = [&](int32_t a, int32_t b) {
-    const float la = scaled[static_cast<size_t>(a)];
-    const float lb = scaled[static_cast<size_t>(b)];
+    const float la = scaled_[static_cast<size_t>(a)];
+    const float lb = scaled_[static_cast<size_t>(b)];
     return la > lb || (la == lb && a < b);
   };
   const auto n = static_cast<int64_t>(order_.size());
@@ -132,9 +129,7 @@ void Sampler::keep_ranked(std::span<const float> scaled, double top_p, int64_t t
         full = true;
         break;
       }
-      before +=
-          std::exp(static_cast<double>(scaled[static_cast<size_t>(order_[static_cast<size_t>(take)])] - largest)) /
-          total;
+      before += weights_[static_cast<size_t>(order_[static_cast<size_t>(take)])] / total;
       ++take;
     }
     if (full) break;
@@ -153,50 +148,59 @@ void Sampler::keep_min_p(double min_p) {
 
 bool Sampler::transform(std::span<const float> logits, const Transforms& transforms) {
   const auto inverse = static_cast<float>(1.0 / transforms.temperature);
-  scaled_.resize(logits.size());
-  float largest = kMinusInfinity;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (std::isnan(logits[i])) return false;
-    scaled_[i] = logits[i] * inverse;
-    largest = std::max(largest, scaled_[i]);
-  }
-  if (!std::isfinite(largest)) return false;
+  const size_t n = logits.size();
+  scaled_.resize(n);
+  for (size_t i = 0; i < n; ++i) scaled_[i] = logits[i] * inverse;
+  bool has_nan = false;
+  const float largest = largest_of(scaled_, has_nan);
+  if (has_nan || !std::isfinite(largest)) return false;
+  weights_.resize(n);
+  const double total = softmax_weights(scaled_, largest, weights_);
 
   if (transforms.top_p >= 1.0 && transforms.top_k < 0) {
-    kept_.clear();
-    for (size_t i = 0; i < scaled_.size(); ++i) {
-      if (scaled_[i] > kMinusInfinity) kept_.push_back(static_cast<int32_t>(i));
+    kept_.resize(n);
+    size_t kept = 0;
+    for (size_t i = 0; i < n; ++i) {
+      kept_[kept] = static_cast<int32_t>(i);
+      kept += scaled_[i] > kMinusInfinity ? 1 : 0;
     }
+    kept_.resize(kept);
   } else {
     const double top_p = transforms.top_p >= 1.0 ? std::numeric_limits<double>::infinity() : transforms.top_p;
-    keep_ranked(scaled_, top_p, transforms.top_k);
+    keep_ranked(top_p, transforms.top_k, total);
   }
   if (transforms.min_p > 0) keep_min_p(transforms.min_p);
 
-  double total = 0;
-  for (const int32_t id : kept_) total += std::exp(static_cast<double>(scaled_[static_cast<size_t>(id)] - largest));
-  const double log_total = std::log(total);
-  logprobs_.resize(kept_.size());
-  for (size_t i = 0; i < kept_.size(); ++i) {
-    logprobs_[i] =
-        static_cast<float>(static_cast<double>(scaled_[static_cast<size_t>(kept_[i])] - largest) - log_total);
+  // Down to the survivors, in place: their ids ascend.
+  const size_t kept = kept_.size();
+  total_ = total;
+  if (kept < n) {
+    total_ = 0;
+    for (size_t i = 0; i < kept; ++i) {
+      const auto id = static_cast<size_t>(kept_[i]);
+      scaled_[i] = scaled_[id];
+      weights_[i] = weights_[id];
+      total_ += weights_[i];
+    }
+  }
+  const double log_total = std::log(total_);
+  logprobs_.resize(kept);
+  for (size_t i = 0; i < kept; ++i) {
+    logprobs_[i] = static_cast<float>(static_cast<double>(scaled_[i] - largest) - log_total);
   }
   return true;
 }
 
 int32_t Sampler::draw(double u) const {
-  double total = 0;
-  for (const float l : logprobs_) total += std::exp(static_cast<double>(l));
-  const double target = u * total;
+  const double target = u * total_;
   double cumulated = 0;
   size_t last = 0;
   for (size_t i = 0; i < kept_.size(); ++i) {
-    const double p = std::exp(static_cast<double>(logprobs_[i]));
-    cumulated += p;
-    if (p > 0) last = i;
-    if (p > 0 && cumulated > target) return kept_[i];
+    cumulated += weights_[i];
+    if (cumulated > target) return kept_[i];
+    if (weights_[i] > 0) last = i;
   }
-  return kept_[last];
+  return kept_[last];  // rounding: the sum of all, in another order, was less
 }
 
 std::optional<OutputToken> Sampler::sample(std::span<const float> logits, const SamplingParams& params,
@@ -204,10 +208,10 @@ std::optional<OutputToken> Sampler::sample(std::span<const float> logits, const 
   OutputToken out;
   const bool greedy = params.temperature < kGreedyTemperature;
   if (greedy) {
-    const auto best = std::max_element(logits.begin(), logits.end());
-    const bool nan = std::any_of(logits.begin(), logits.end(), [](float l) { return std::isnan(l); });
-    if (nan || !std::isfinite(*best)) return std::nullopt;
-    out.token = static_cast<int32_t>(best - logits.begin());
+    bool has_nan = false;
+    const float best = largest_of(logits, has_nan);
+    if (has_nan || !std::isfinite(best)) return std::nullopt;
+    out.token = static_cast<int32_t>(std::find(logits.begin(), logits.end(), best) - logits.begin());
     if (!params.logprobs) return out;
   }
   const Transforms transforms = greedy ? Transforms{.temperature = kGreedyTemperature}

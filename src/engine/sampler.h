@@ -54,10 +54,12 @@ class Sampler {
   int32_t draw(double u) const;
 
  private:
-  void keep_ranked(std::span<const float> scaled, double top_p, int64_t top_k);
+  void keep_ranked(double top_p, int64_t top_k, double total);
   void keep_min_p(double min_p);
 
-  std::vector<float> scaled_;    // logits / temperature
+  std::vector<float> scaled_;    // logits / temperature; at last of kept_ only
+  std::vector<double> weights_;  // exp(scaled - largest), the same
+  double total_ = 0;             // of the weights of kept_
   std::vector<int32_t> order_;   // scratch of the ranking
   std::vector<int32_t> kept_;    // survivors, ascending by id
   std::vector<float> logprobs_;  // of kept_
