@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 #include "base/rng.h"
+#include "engine/softmax.h"
 
 namespace di::engine {
 namespace {
@@ -74,6 +75,33 @@ TEST(Sampler, EqualsTheReferenceTransformsAndDraws) {
     const size_t rows = c.find("logits")->as_array().size();
     ASSERT_GT(rows, 0U);
     for (size_t row = 0; row < rows; ++row) check_reference_row(c, row);
+  }
+}
+
+TEST(Softmax, WeightsAreThoseOfTheLibraryAndEveryLengthIsRead) {
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal(0, 40);
+  for (size_t n = 1; n < 70; ++n) {
+    std::vector<float> logits(n);
+    for (float& l : logits) l = normal(random);
+    if (n > 5) logits[random() % n] = -std::numeric_limits<float>::infinity();
+    if (n > 6) logits[random() % n] = -2000.0F;
+    bool has_nan = true;
+    const float largest = largest_of(logits, has_nan);
+    EXPECT_EQ(largest, *std::max_element(logits.begin(), logits.end()));
+    EXPECT_FALSE(has_nan);
+    std::vector<double> weights(n);
+    const double total = softmax_weights(logits, largest, weights);
+    double expected_total = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const double expected = std::exp(static_cast<double>(logits[i] - largest));
+      EXPECT_NEAR(weights[i], expected, 1e-15 * expected) << "logit " << logits[i] - largest;
+      expected_total += expected;
+    }
+    EXPECT_NEAR(total, expected_total, 1e-14 * expected_total);
+    logits[random() % n] = std::numeric_limits<float>::quiet_NaN();
+    largest_of(logits, has_nan);
+    EXPECT_TRUE(has_nan);
   }
 }
 
