@@ -154,6 +154,10 @@ engine::EngineOptions engine_options(const ModelOptions& options, const engine::
   out.max_num_batched_tokens = std::max(options.max_num_batched_tokens, options.max_num_seqs * (1 + drafts));
   out.max_queue_size = options.max_queue_size;
   out.max_queue_tokens = options.max_queue_tokens;
+  out.max_queue_ms = options.max_queue_ms;
+  out.ttft_target_ms = options.ttft_target_ms;
+  out.recompute_preempted = options.recompute_preempted;
+  out.peak_flops = options.peak_tflops * 1e12;
   out.async_scheduling = options.async_scheduling;
   return out;
 }

@@ -171,6 +171,17 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
          "Schedule the next step while this one is computed (on); the same tokens either way")
       ->check(CLI::IsMember({"on", "off"}))
       ->type_name("on|off");
+  app.add_option_function<std::string>(
+         "--recompute-preempted", [&o](const std::string& v) { o.recompute_preempted = v == "on"; },
+         "A sequence that loses its memory is computed again (on) or ends with insufficient_system_resource (off)")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->type_name("on|off");
+  add_duration(app, "--max-queue-ageing", o.max_queue_ms,
+               "A request gains a traffic class each time it has waited this long (2s)");
+  add_duration(app, "--ttft-target", o.ttft_target_ms, "Refuse requests whose first token would take longer (0: none)");
+  app.add_option("--peak-tflops", o.peak_tflops,
+                 "The device's peak in FP8 equivalents, for the utilisation among the metrics")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--trace", o.trace_file, "Write a Chrome trace of the steps at the end")->type_name("FILE");
   app.add_option("--record-schedule", o.record_schedule, "Write what the scheduler saw and decided, a JSON line a step")
       ->type_name("FILE");

@@ -34,6 +34,10 @@ struct ModelOptions {
   uint64_t kv_memory = 0;  // bytes; 0: planned
   int64_t max_queue_size = 4096;
   int64_t max_queue_tokens = 0;
+  int64_t max_queue_ms = 2000;  // ageing: a request gains a traffic class each time it has waited this long
+  int64_t ttft_target_ms = 0;   // refuse what would wait longer for its first token; 0: nothing
+  bool recompute_preempted = true;
+  double peak_tflops = 0;  // of the device, FP8 equivalents; 0: unknown
   bool async_scheduling = true;
   std::string trace_file;       // Chrome trace of the steps; empty: none
   std::string record_schedule;  // the scheduler's plans, one JSON line each; empty: none

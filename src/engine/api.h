@@ -189,11 +189,16 @@ struct EngineStats {
   double sample_seconds = 0;
   double gap_seconds = 0;
   double bubble_seconds = 0;
+  double wait_seconds = 0;    // the engine's thread, for the device
   double batch_fill_sum = 0;  // over the steps: rows / max_num_batched_tokens
-  int64_t chunked = 0;        // running sequences whose prompt is not computed yet
-  uint64_t finished = 0;      // choices that ended by themselves
-  uint64_t aborted = 0;       // by cancel()
-  uint64_t failed = 0;        // by an error or a deadline
+  // Arithmetic of the forward passes in FP8 equivalents (Runner::row_flops), of what was computed; and the part of
+  // the device's peak that it is, while forward passes ran (0: peak unknown).
+  double flops = 0;
+  double flops_utilisation = 0;
+  int64_t chunked = 0;    // running sequences whose prompt is not computed yet
+  uint64_t finished = 0;  // choices that ended by themselves
+  uint64_t aborted = 0;   // by cancel()
+  uint64_t failed = 0;    // by an error or a deadline
   // Of the finished ones.
   uint64_t input_tokens = 0;
   uint64_t output_tokens = 0;
@@ -205,6 +210,7 @@ struct EngineStats {
   double steps_per_second = 0;
   double prompt_tokens_per_second = 0;
   double generated_tokens_per_second = 0;
+  double batch_fill = 0;  // mean
   SpeculationStats speculation;
   // Reuse of KV.
   uint64_t prefix_queries = 0;  // prompt tokens looked up

@@ -178,6 +178,14 @@ Result<void> DeviceStep::forward(const StepInput& input) {
   return {};
 }
 
+double DeviceStep::flops() const {
+  double total = 0;
+  for (const model::SequenceChunk& chunk : chunks_) {
+    total += chunk.count * runner_.row_flops(chunk.begin + chunk.count / 2);  // that of the middle stands for all
+  }
+  return total;
+}
+
 // Beside the forward pass: the masks of the rows that will be sampled; with drafts, one for each (engine.md §5.6).
 void DeviceStep::begin_masks(const StepInput& input) {
   std::vector<MaskJob> jobs;

@@ -94,6 +94,7 @@ struct StepOutput {
   int64_t prepare_ns = 0;
   int64_t gap_ns = 0;   // from the end of the forward pass before to the beginning of this one
   int64_t idle_ns = 0;  // of that, without a step to work on
+  double flops = 0;     // of the rows computed (Runner::row_flops)
 };
 
 // The device's knowledge of a sequence.
@@ -129,6 +130,7 @@ class DeviceStep {
   int32_t device_fed() const { return device_fed_; }  // sequences of the last forward() with a remap
   int32_t decode_rows() const { return decode_rows_; }
   int32_t prompt_rows() const { return prompt_rows_; }
+  double flops() const;  // of the last forward()
 
  private:
   void fill_lanes(const StepInput& input);

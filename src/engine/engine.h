@@ -59,6 +59,7 @@ struct EngineOptions {
   int64_t ttft_target_ms = 0;            // refuse what would wait longer for its prompt to be computed; 0: never
   bool async_scheduling = true;          // false: a step is handed out before the next is scheduled; the same tokens
   bool recompute_preempted = true;       // false: a sequence that loses its memory ends with kPreempted
+  double peak_flops = 0;                 // of the device per second, FP8 equivalents, for EngineStats; 0: unknown
   SpeculationOptions speculation = {};
   Trace* trace = nullptr;  // this and the next must outlive the engine
   ScheduleRecorder* recorder = nullptr;
@@ -212,6 +213,9 @@ class Engine final : public EngineApi {
     uint64_t steps = 0;
     uint64_t prompt_tokens = 0;
     uint64_t generated_tokens = 0;
+    double batch_fill_sum = 0;
+    double flops = 0;
+    double forward_seconds = 0;
   };
   Window window_;  // since the last rates
   bool paused_ = true;

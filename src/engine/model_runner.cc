@@ -102,6 +102,7 @@ class LoadedModelRunner final : public ModelRunner {
                                                                                     : "fp32";
     info_.backend = backend.ops.name;
     info_.copies = true;
+    flops_ = model::count_row_flops(parts_->config, parts_->schedule);
     info_.backtracking = cache_.layout().options.max_backtracking;
     set_windows();
     set_identity(options);
@@ -112,6 +113,9 @@ class LoadedModelRunner final : public ModelRunner {
   const ModelConfig& config() const override { return parts_->config; }
   int64_t weight_bytes() const override { return parts_->checkpoint->file_bytes(); }
   std::string_view kv_dtype() const override { return info_.kv_dtype; }
+  double row_flops(int64_t position) const override {
+    return model::row_flops(parts_->config, parts_->schedule, flops_, position);
+  }
 
   Result<LogitsView> forward(std::span<const SequenceChunk> chunks, std::span<const SequenceTag>) override {
     const EngramTables* engram = parts_->engram ? &*parts_->engram : nullptr;
@@ -197,6 +201,7 @@ class LoadedModelRunner final : public ModelRunner {
   std::vector<std::byte> draft_logits_;
   std::vector<std::byte> copy_;
   RunnerInfo info_;
+  model::RowFlops flops_;
 };
 
 }  // namespace

@@ -105,6 +105,12 @@ class Runner {
     return {};
   }
 
+  // Arithmetic of the row at a position in FP8 equivalents (model::row_flops), without the draft module; 0: unknown.
+  virtual double row_flops(int64_t position) const {
+    static_cast<void>(position);
+    return 0;
+  }
+
   // The engine is being destroyed (called from another thread): a forward that waits for something returns soon.
   virtual void interrupt() {}
 };

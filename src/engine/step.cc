@@ -180,6 +180,7 @@ void Engine::process() {
   {
     const Span span(options_.trace, clock_, "wait", launched.step);
     output = worker_.wait();
+    counters_.wait_seconds += static_cast<double>(clock_.now_ns() - span.begin_ns()) * 1e-9;
   }
   const Span span(options_.trace, clock_, "post", launched.step);
   count_step(launched, output);
@@ -290,6 +291,7 @@ void Engine::count_step(const Launched& launched, const StepOutput& output) {
   count_prompt_rate(launched, output);
   counters_.sample_seconds += static_cast<double>(output.sample_ns + output.draft_ns) * 1e-9;
   counters_.prepare_seconds += static_cast<double>(output.prepare_ns) * 1e-9;
+  counters_.flops += output.flops;
   counters_.batch_fill_sum += static_cast<double>(launched.total_rows) / scheduler_.max_num_batched_tokens;
   if (!launched.after_pause) {
     counters_.gap_seconds += static_cast<double>(output.gap_ns) * 1e-9;
@@ -317,10 +319,21 @@ void Engine::count_rates(const StepOutput& output) {
   counters_.steps_per_second = rate(counters_.steps, window_.steps);
   counters_.prompt_tokens_per_second = rate(counters_.prompt_tokens, window_.prompt_tokens);
   counters_.generated_tokens_per_second = rate(counters_.generated_tokens, window_.generated_tokens);
+  counters_.batch_fill = (counters_.batch_fill_sum - window_.batch_fill_sum) / kRateWindowSteps;
+  const double forward_seconds = counters_.forward_seconds - window_.forward_seconds;
+  if (options_.peak_flops > 0 && forward_seconds > 0) {
+    counters_.flops_utilisation = (counters_.flops - window_.flops) / forward_seconds / options_.peak_flops;
+  }
   DI_LOG(kDebug, "{} steps: {:.1f} steps/s, {:.0f} prompt and {:.0f} generated tokens/s, {} running, {} waiting",
          counters_.steps, counters_.steps_per_second, counters_.prompt_tokens_per_second,
          counters_.generated_tokens_per_second, running_.size(), waiting_.size());
-  window_ = {0, counters_.steps, counters_.prompt_tokens, counters_.generated_tokens};
+  window_ = {0,
+             counters_.steps,
+             counters_.prompt_tokens,
+             counters_.generated_tokens,
+             counters_.batch_fill_sum,
+             counters_.flops,
+             counters_.forward_seconds};
 }
 
 // Prompt tokens per second over the last steps that had some, decode rows' time included.

@@ -151,6 +151,7 @@ StepOutput StepWorker::run_job(Job& job, int64_t begin_ns) {
   out.decode_rows = device_.decode_rows();
   out.prompt_rows = device_.prompt_rows();
   out.forward_ns = computed - begin_ns;
+  if (out.status) out.flops = device_.flops();
   out.sample_ns = sampled - sampling;
   if (trace_ != nullptr) {
     const uint64_t step = job.input.step;

@@ -1,5 +1,7 @@
 #include "model/memory_plan.h"
 
+#include <algorithm>
+
 #include "model/tensor_list.h"
 
 namespace di::model {
@@ -11,6 +13,24 @@ int64_t active_parameters(const ModelConfig& c, const TensorSlot& slot) {
   if (slot.group == TensorClass::kEngramTable || slot.name == "embed.weight") return 0;  // rows are looked up
   const int64_t n = slot.parameters();
   return slot.group == TensorClass::kRoutedExpert ? n * c.num_experts_per_tok / c.n_routed_experts : n;
+}
+
+// FP8 equivalents of a multiply-add with weights stored in that way.
+double flops_per_product(TensorKind kind) {
+  switch (kind) {
+    case TensorKind::kFp4Row:
+      return 1;
+    case TensorKind::kFp8Block:
+    case TensorKind::kFp8Row:
+      return 2;
+    case TensorKind::kBf16:
+      return 4;
+    case TensorKind::kF32:
+      return 8;
+    case TensorKind::kExpertIds:
+      return 0;
+  }
+  return 0;
 }
 
 // The boundary layer's Block KV projections run for every prompt token; its other tensors only for the kept rows.
@@ -89,6 +109,36 @@ ParameterCount count_parameters(const ModelConfig& c, const Schedule& s, const S
       out.active_prefill += active;
   }
   return out;
+}
+
+RowFlops count_row_flops(const ModelConfig& c, const Schedule& s) {
+  RowFlops out;
+  ModelWeights unbound;
+  for (const TensorSlot& slot : list_tensors(c, s, unbound)) {
+    if (slot.optional || slot.group == TensorClass::kDraft || slot.group == TensorClass::kVision) continue;
+    out.weights += flops_per_product(slot.kind) * static_cast<double>(active_parameters(c, slot));
+  }
+  // Scores and values.
+  out.per_key = 2 * 4.0 * c.num_attention_heads * c.head_dim;
+  out.per_index_key = 2.0 * c.index_n_heads * c.index_head_dim;
+  return out;
+}
+
+double row_flops(const ModelConfig& c, const Schedule& s, const RowFlops& flops, int64_t position) {
+  double total = flops.weights;
+  for (const LayerPlan& layer : s.layers) {
+    int64_t keys = std::min<int64_t>(c.sliding_window, position + 1);
+    if (layer.ratio > 0) {
+      const int64_t entries = (position + 1) / layer.ratio;
+      keys += layer.index_source < 0 ? entries : std::min<int64_t>(c.index_topk, entries);
+    }
+    total += flops.per_key * static_cast<double>(keys);
+    if (!layer.is_index_source) continue;
+    int64_t scored = (position + 1) / layer.ratio;
+    if (layer.uses_candidates) scored = std::min(scored, int64_t{c.candidate_topk_blocks} * c.candidate_block_size);
+    total += flops.per_index_key * static_cast<double>(scored);
+  }
+  return total;
 }
 
 CacheOptions cache_options(const ModelConfig& c, const PlanOptions& o) {

@@ -56,6 +56,18 @@ struct ParameterCount {
 ParameterCount count_parameters(const ModelConfig& config, const Schedule& schedule,
                                 const Safetensors* checkpoint = nullptr);
 
+// Arithmetic of one row in FP8 equivalents, the unit of utilisation figures (engine.md §9): per multiply-add 1 in FP4,
+// 2 in FP8, 4 in BF16, 8 in fp32, by how the weights are stored; attention counts as BF16 and index scores as FP8. The
+// draft module is left out.
+struct RowFlops {
+  double weights = 0;
+  double per_key = 0;        // of one attention layer
+  double per_index_key = 0;  // of one index source
+};
+RowFlops count_row_flops(const ModelConfig& config, const Schedule& schedule);
+// Of the row at `position`: the keys that it sees are those of its window, of its selection, and those it scores.
+double row_flops(const ModelConfig& config, const Schedule& schedule, const RowFlops& flops, int64_t position);
+
 struct PlanOptions {
   int64_t context = 4096;  // tokens per sequence
   int32_t sequences = 1;

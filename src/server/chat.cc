@@ -50,17 +50,6 @@ std::vector<TokenId> answer_start(const App& app, const Service& service, const 
   return {last.base() - 1, prompt.end()};
 }
 
-// As the request says, else by whether it brings tools (server.md §4.1).
-engine::TrafficClass traffic_class(const Json& body) {
-  const Json* given = body.find_value("traffic_class");
-  const std::string* name = given == nullptr ? nullptr : given->if_string();
-  if (name != nullptr && *name == "batch") return engine::TrafficClass::kBatch;
-  if (name != nullptr && *name == "chat") return engine::TrafficClass::kInteractive;
-  const Json* tools = body.find_value("tools");
-  const bool agent = name != nullptr || (tools != nullptr && tools->size() > 0);
-  return agent ? engine::TrafficClass::kAgent : engine::TrafficClass::kInteractive;
-}
-
 // The formats of Responses and Messages in the words of Chat, which the reader of constraints knows; the codec's list
 // of tools stands for theirs.
 std::expected<std::optional<WantedConstraint>, ApiFailure> wanted_constraint(codec::Api api, const Json& body,
@@ -127,7 +116,6 @@ std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, Ex
   g.ignore_eos = extras.ignore_eos;
   g.stop_token_ids = extras.stop_token_ids;
   if (api == codec::Api::kChat) g.prompt_logprobs = extras.prompt_logprobs;
-  g.traffic_class = traffic_class(body);
   out.constraint = DI_TRY(wanted_constraint(api, body, request));
   if (service.constraints != nullptr)
     g.constrained_prompt_tokens = constrained_prompt_tokens(request, *service.constraints->vocabulary(), g.prompt);

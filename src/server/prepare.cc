@@ -285,6 +285,32 @@ std::expected<std::vector<TokenId>, ApiFailure> encode_request(const codec::Conv
   return std::move(*prompt);
 }
 
+namespace {
+
+// As the request says, else by whether it brings tools (server.md §4.1).
+std::expected<engine::TrafficClass, ApiFailure> traffic_class(const Exchange& exchange, const Json& body) {
+  std::string name(exchange.request().header("x-traffic-class"));
+  if (auto given = DI_TRY(string_field(body, "traffic_class"))) name = std::move(*given);
+  if (name.empty()) {
+    const Json* tools = body.find_value("tools");
+    return tools != nullptr && tools->size() > 0 ? engine::TrafficClass::kAgent : engine::TrafficClass::kInteractive;
+  }
+  if (name == "chat") return engine::TrafficClass::kInteractive;
+  if (name == "agent") return engine::TrafficClass::kAgent;
+  if (name == "batch") return engine::TrafficClass::kBatch;
+  if (name != "pin") {
+    return invalid_field("traffic_class",
+                         fmt::format("traffic_class is `{}`, expected chat, agent, batch or pin", name.substr(0, 100)));
+  }
+  if (!exchange.context().admin) {
+    return std::unexpected(
+        ApiFailure{ErrorKind::kForbidden, "traffic_class `pin` needs an admin key", {}, "traffic_class", 0});
+  }
+  return engine::TrafficClass::kAgent;
+}
+
+}  // namespace
+
 std::expected<engine::GenerateRequest, ApiFailure> engine_request(App& app, Exchange& exchange, const Json& body) {
   const HttpRequest& http = exchange.request();
   const ServerConfig& config = app.config();
@@ -307,6 +333,8 @@ std::expected<engine::GenerateRequest, ApiFailure> engine_request(App& app, Exch
   if (const auto own = DI_TRY(int_field(body, "priority", INT32_MIN, INT32_MAX));
       own && (exchange.context().admin || config.allow_priority))
     g.priority = static_cast<int32_t>(*own);
+  g.traffic_class = DI_TRY(traffic_class(exchange, body));
+  if (const auto target = header_number(http, "x-slo-ttft-ms"); target && *target > 0) g.ttft_target_ms = *target;
   const int64_t now = app.clock().now_ns();
   if (config.max_queue_wait_ms > 0) g.queue_deadline_ns = now + config.max_queue_wait_ms * kNsPerMs;
   int64_t timeout_ms = config.request_timeout_ms;

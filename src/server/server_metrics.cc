@@ -158,12 +158,80 @@ void ServerMetrics::add_engine_series() {
   add_reuse_series();
   add_turn_series();
   const auto phase = [&](const char* name, Read read) {
-    registry_->counter_from("deepinfer:step_seconds_total", "Time of the engine's thread by phase.", {{"phase", name}},
-                            reader(read));
+    registry_->counter_from("deepinfer:step_seconds_total",
+                            "Time by phase: schedule, post, wait of the engine's thread, the rest of the device's.",
+                            {{"phase", name}}, reader(read));
   };
   phase("schedule", [](const engine::EngineStats& s) { return s.schedule_seconds; });
   phase("forward", [](const engine::EngineStats& s) { return s.forward_seconds; });
   phase("sample", [](const engine::EngineStats& s) { return s.sample_seconds; });
+  phase("prepare", [](const engine::EngineStats& s) { return s.prepare_seconds; });
+  phase("post", [](const engine::EngineStats& s) { return s.post_seconds; });
+  phase("wait", [](const engine::EngineStats& s) { return s.wait_seconds; });
+  add_pace_series();
+}
+
+// How fast and how full the steps are, and what came of the requests (engine.md §9).
+void ServerMetrics::add_pace_series() {
+  using Stats = engine::EngineStats;
+  using Read = double (*)(const Stats&);
+  const auto reader = [this](Read read) {
+    return [this, read] {
+      const engine::EngineApi* engine = engine_.load();
+      return engine == nullptr ? 0.0 : read(engine->stats());
+    };
+  };
+  const MetricLabels labels = engine_labels(model_name_);
+  const auto gauge = [&](const char* name, const char* help, Read read) {
+    registry_->gauge_from(name, help, labels, reader(read));
+  };
+  const auto counter = [&](const char* name, const char* help, const MetricLabels& own, Read read) {
+    registry_->counter_from(name, help, own, reader(read));
+  };
+  gauge("deepinfer:steps_per_second", "Forward passes, over the last 100, pauses left out.",
+        [](const Stats& s) { return s.steps_per_second; });
+  gauge("deepinfer:prompt_tokens_per_second", "Prompt tokens computed, the same.",
+        [](const Stats& s) { return s.prompt_tokens_per_second; });
+  gauge("deepinfer:generated_tokens_per_second", "Tokens generated, the same.",
+        [](const Stats& s) { return s.generated_tokens_per_second; });
+  gauge("deepinfer:batch_fill", "Rows of a step over the most it may have, mean of the last 100.",
+        [](const Stats& s) { return s.batch_fill; });
+  gauge("deepinfer:num_requests_chunked", "Running sequences whose prompt is not computed yet.",
+        [](const Stats& s) { return static_cast<double>(s.chunked); });
+  gauge("deepinfer:state_slots_total", "State slots there are.",
+        [](const Stats& s) { return static_cast<double>(s.total_slots); });
+  gauge("deepinfer:ttft_seconds_mean", "Arrival at the engine to the first token, mean.", [](const Stats& s) {
+    return s.first_tokens == 0 ? 0.0 : s.ttft_seconds_sum / static_cast<double>(s.first_tokens);
+  });
+  gauge("deepinfer:ttft_seconds_max", "The same, largest.", [](const Stats& s) { return s.ttft_seconds_max; });
+  gauge("deepinfer:input_tokens_mean", "Prompt tokens of the finished choices, mean.", [](const Stats& s) {
+    return s.finished == 0 ? 0.0 : static_cast<double>(s.input_tokens) / static_cast<double>(s.finished);
+  });
+  gauge("deepinfer:output_tokens_mean", "Tokens of the finished choices, mean.", [](const Stats& s) {
+    return s.finished == 0 ? 0.0 : static_cast<double>(s.output_tokens) / static_cast<double>(s.finished);
+  });
+  gauge("deepinfer:gpu_idle_ratio",
+        "Part of the time between the first forward pass and the last, pauses left out, in "
+        "which the device had nothing to do.",
+        [](const Stats& s) {
+          const double time = s.forward_seconds + s.gap_seconds;
+          return time > 0 ? s.bubble_seconds / time : 0.0;
+        });
+  gauge("deepinfer:mfu",
+        "Arithmetic of the forward passes over the device's peak (--peak-tflops; 0 without), FP8 "
+        "equivalents, over the last 100.",
+        [](const Stats& s) { return s.flops_utilisation; });
+  counter("deepinfer:model_flops_total", "Arithmetic of the forward passes in FP8 equivalents.", labels,
+          [](const Stats& s) { return s.flops; });
+  counter("deepinfer:bubble_seconds_total", "Time between forward passes without work for the device.", labels,
+          [](const Stats& s) { return s.bubble_seconds; });
+  const char* ends = "Choices by how they ended.";
+  counter("deepinfer:choices_total", ends, engine_labels(model_name_, {{"end", "finished"}}),
+          [](const Stats& s) { return static_cast<double>(s.finished); });
+  counter("deepinfer:choices_total", ends, engine_labels(model_name_, {{"end", "aborted"}}),
+          [](const Stats& s) { return static_cast<double>(s.aborted); });
+  counter("deepinfer:choices_total", ends, engine_labels(model_name_, {{"end", "failed"}}),
+          [](const Stats& s) { return static_cast<double>(s.failed); });
 }
 
 // Prefix cache, windows and replays (kv-cache.md §10, server.md §10.2–10.3).

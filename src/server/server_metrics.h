@@ -58,6 +58,7 @@ class ServerMetrics {
  private:
   ServerMetrics(const std::string& model_name, std::unique_ptr<MetricRegistry> registry);
   void add_engine_series();
+  void add_pace_series();
   void add_reuse_series();
   void add_turn_series();
   Counter& abort_counter(std::string_view phase, std::string_view reason);

@@ -437,6 +437,12 @@ def test_B056_namespaces_of_tenants_are_apart(guarded_server):
     assert hits[0] == 0 and hits[1] >= 256 and hits[2] == 0, hits
 
 
+def test_pinning_needs_an_admin_key(guarded_server):
+    request = body("chat", "hello") | {"traffic_class": "pin"}
+    answers = [guarded_server.request("POST", CHAT, request, {"Authorization": "Bearer " + key})[0] for key in ("key-a", "key-root")]
+    assert answers == [403, 200]
+
+
 ROUTES = ["/v1/chat/completions", "/chat/completions", "/beta/chat/completions", "/v1/completions", "/completions", "/beta/completions",
           "/v1/responses", "/responses", "/beta/responses", "/v1/messages", "/anthropic/v1/messages", "/anthropic/messages",
           "/v1/messages/count_tokens", "/tokenize", "/detokenize", "/v1/render"]

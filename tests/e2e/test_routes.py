@@ -91,6 +91,33 @@ def test_metrics_are_in_the_text_format(server):
             "vllm:e2e_request_latency_seconds_count", "deepinfer:http_requests_total", "deepinfer:requests_aborted_total"} <= names
 
 
+def test_metrics_of_the_engine_are_there(server):
+    """engine.md §9; the kinds of a step's time and the ends of a choice have one series each."""
+    server.answer(max_tokens=2)
+    samples = server.metrics()
+    names = {name for name, _, _ in samples}
+    assert {"deepinfer:steps_per_second", "deepinfer:prompt_tokens_per_second", "deepinfer:generated_tokens_per_second",
+            "deepinfer:batch_fill", "deepinfer:num_requests_chunked", "deepinfer:state_slots_used", "deepinfer:state_slots_total",
+            "deepinfer:ttft_seconds_mean", "deepinfer:ttft_seconds_max", "deepinfer:input_tokens_mean", "deepinfer:output_tokens_mean",
+            "deepinfer:gpu_idle_ratio", "deepinfer:bubble_seconds_total", "deepinfer:mfu", "deepinfer:model_flops_total",
+            "deepinfer:spec_confidence_error", "vllm:num_preemptions_total"} <= names
+    assert {labels["phase"] for name, labels, _ in samples if name == "deepinfer:step_seconds_total"} == {
+        "schedule", "post", "wait", "prepare", "forward", "sample"}
+    assert {labels["end"] for name, labels, _ in samples if name == "deepinfer:choices_total"} == {"finished", "aborted", "failed"}
+    assert server.metric("deepinfer:ttft_seconds_max") > 0 and server.metric("deepinfer:output_tokens_mean") > 0
+    assert 0 <= server.metric("deepinfer:gpu_idle_ratio") <= 1
+
+
+def test_traffic_classes(server):
+    for name in ("chat", "agent", "batch", "pin"):  # without keys everybody is an admin
+        assert server.request("POST", CHAT, server.body(traffic_class=name, max_tokens=1))[0] == 200
+    status, error = server.error(server.body(traffic_class="express"))
+    assert status == 400 and error["param"] == "traffic_class"
+    assert error["message"] == "traffic_class is `express`, expected chat, agent, batch or pin"
+    status, error = server.error({"model": server.model, "prompt": "x", "traffic_class": "express"}, "/v1/completions")
+    assert status == 400 and error["param"] == "traffic_class"
+
+
 def test_metrics_count(server):
     def values():
         return {"prompt": server.metric("vllm:prompt_tokens_total"), "output": server.metric("vllm:generation_tokens_total"),

@@ -172,6 +172,76 @@ TEST(Engine, BoundsTheQueueAndSaysWhenToComeBack) {
   EXPECT_EQ(fourth.wait().finish, FinishReason::kStop);
 }
 
+TEST(Engine, SaysHowLongTheQueueTakesByTheRateOfLate) {
+  ManualClock clock;
+  Gate gate;
+  int steps = 0;
+  ScriptedOptions script;
+  script.before_step = [&](std::span<const model::SequenceChunk>) -> Result<void> {
+    if (++steps == 1) {
+      clock.advance(100 * kNsPerMs);
+    } else {
+      gate.pass();
+    }
+    return {};
+  };
+  auto engine = scripted_engine(script, clock, {.max_num_seqs = 1, .max_queue_size = 2});
+  Collector first;
+  ASSERT_TRUE(engine->submit(request(std::vector<int32_t>(100, 5)), first.sink()));  // 1000 tokens per second
+  first.wait();
+  Collector running;
+  Collector waiting;
+  Collector refused;
+  ASSERT_TRUE(engine->submit(request({5}), running.sink()));
+  gate.wait_for_arrival();
+  ASSERT_TRUE(engine->submit(request(std::vector<int32_t>(2600, 5)), waiting.sink()));
+
+  GenerateRequest hurried = request({5});
+  hurried.ttft_target_ms = 2599;
+  auto answer = engine->submit(hurried, refused.sink());
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().reason, RejectReason::kQueueFull);
+  EXPECT_EQ(answer.error().error.message, "the first token would take 2600 ms, the target is 2599 ms");
+  EXPECT_EQ(answer.error().retry_after_s, 3);
+  Collector patient;
+  hurried.ttft_target_ms = 2600;
+  ASSERT_TRUE(engine->submit(hurried, patient.sink()));
+  answer = engine->submit(request({5}), refused.sink());
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().error.message, "the queue is full: 2 requests are waiting");
+  EXPECT_EQ(answer.error().retry_after_s, 3);
+  gate.open();
+  patient.wait();
+}
+
+TEST(Engine, CountsHowFullStepsAreAndTheirArithmetic) {
+  class CountedRunner final : public HashRunner {
+   public:
+    using HashRunner::HashRunner;
+    double row_flops(int64_t position) const override { return 10.0 + static_cast<double>(position); }
+  };
+  const SystemClock clock;
+  EngineOptions options{.max_num_seqs = 2, .max_num_batched_tokens = 16};
+  options.peak_flops = 1e-3;
+  auto engine = Engine::create(std::make_unique<CountedRunner>(HashOptions{}), options, clock).value();
+  Collector collector;
+  GenerateRequest r = request({5, 6, 7, 8}, 150);
+  r.ignore_eos = true;
+  ASSERT_TRUE(engine->submit(r, collector.sink()));
+  EXPECT_EQ(collector.wait().tokens.size(), 150U);
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.steps, 150U);
+  double flops = 4 * (10.0 + 2);  // the prompt's rows count as its middle one
+  for (int position = 4; position < 4 + 149; ++position) flops += 10.0 + position;
+  EXPECT_DOUBLE_EQ(stats.flops, flops);
+  EXPECT_GT(stats.flops_utilisation, 0);
+  EXPECT_NEAR(stats.batch_fill, (4 + 99) / 100.0 / 16, 1e-12);
+  EXPECT_GT(stats.wait_seconds, 0);
+  EXPECT_EQ(stats.finished, 1U);
+  EXPECT_EQ(stats.input_tokens, 4U);
+  EXPECT_EQ(stats.output_tokens, 150U);
+}
+
 TEST(Engine, CancelFreesMemoryWhileRunningAndWhileWaiting) {
   ManualClock clock;
   ScriptedOptions script;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <random>
 
 #include "base/clock.h"
@@ -222,6 +223,44 @@ TEST(Policy, SeparateStepsAlternateByTheirIntervals) {
   // Decode steps until the next attempt: the second request waits for the 70th.
   EXPECT_EQ(sim.requests[1].first_rows_ns, 71 * kMs);
   for (const SimRequest& r : sim.requests) EXPECT_GE(r.finished_ns, 0);
+}
+
+// A run of the server (docs/engine.md says how to record one): tenant 0 queues a hundred requests of class chat and one
+// of class batch, tenant 1 asks for one answer while 80 of them wait; 16 sequences, steps of 150 ms.
+TEST(ScheduleRecord, ARecordedRunIsPlannedAgainAndKeepsItsPromises) {
+  const RecordedSchedule schedule =
+      read_schedule(std::string(DI_TEST_DATA) + "/schedule/flood_and_batch.jsonl").value();
+  std::map<uint64_t, SeqState> seen;
+  std::map<uint64_t, int64_t> last_rows_ns;
+  std::map<uint64_t, size_t> waiting_at_arrival;
+  for (const RecordedStep& step : schedule.steps) {
+    EXPECT_TRUE(same_plan(plan_step(schedule.config, step.input, step.lookups()), step.plan)) << "step " << step.step;
+    for (const std::vector<SeqState>* states : {&step.input.running, &step.input.waiting}) {
+      for (const SeqState& s : *states) {
+        seen.emplace(s.id, s);
+        waiting_at_arrival.emplace(s.id, step.input.waiting.size() - 1);
+      }
+    }
+    for (const ScheduledRows& r : step.plan.rows) last_rows_ns[r.id] = step.input.now_ns;
+  }
+  std::vector<uint64_t> single;
+  std::vector<uint64_t> batch;
+  for (const auto& [id, s] : seen) {
+    if (s.tenant == 1) single.push_back(id);
+    if (s.traffic_class == 2) batch.push_back(id);
+    EXPECT_TRUE(last_rows_ns.contains(id)) << "sequence " << id << " never ran";
+  }
+  EXPECT_EQ(seen.size(), 102U);
+  ASSERT_EQ(single.size(), 1U);
+  ASSERT_EQ(batch.size(), 1U);
+
+  EXPECT_GE(waiting_at_arrival[single[0]], 75U) << "the queue was meant to be long";
+  EXPECT_LE(rows_before(schedule, single[0]), schedule.config.max_num_batched_tokens);
+  // A class for each max_queue_ns, at the last one before all others; then its prompt and its two tokens.
+  const int64_t waited = last_rows_ns[batch[0]] - seen[batch[0]].arrival_ns;
+  const int64_t step_ns = 160 * kMs;
+  EXPECT_GE(waited, 2 * schedule.config.max_queue_ns) << "it was let in before its time";
+  EXPECT_LE(waited, 3 * schedule.config.max_queue_ns + 10 * step_ns);
 }
 
 TEST(ScheduleRecord, NamesWhatIsWrongWithAFile) {

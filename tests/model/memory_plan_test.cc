@@ -38,6 +38,24 @@ TEST(MemoryPlan, CountsTheRealModel) {
   EXPECT_NEAR(static_cast<double>(n.bytes), 510e9, 1e9);
 }
 
+// The table of performance.md §2.2, two operations per multiply-add there.
+TEST(MemoryPlan, ArithmeticOfARowOfTheRealModel) {
+  const ModelConfig c = flash();
+  const Schedule s = *make_schedule(c);
+  const RowFlops flops = count_row_flops(c, s);
+  const auto at = [&](int64_t context) { return row_flops(c, s, flops, context - 1); };
+  // Experts in FP4 count once per multiply-add, all others twice (FP8) to eight times.
+  const double products = static_cast<double>(count_parameters(c, s).active_decode);
+  EXPECT_GT(flops.weights, products);
+  EXPECT_LT(flops.weights, 4 * products);
+  const double experts = 16.99e9 / 2;
+  EXPECT_GT(flops.weights - experts, 2 * (products - experts) * 0.99);
+  // Attention counts four: 3.22 GFLOP are 1.61 G multiply-adds. Index scores count two.
+  EXPECT_NEAR(at(1024) - flops.weights, 4 * 3.22e9 / 2 + 0.06e9, 0.03 * 4 * 3.22e9 / 2);
+  EXPECT_NEAR(at(32768) - at(1024), 1.21e9 - 0.06e9, 0.03e9);
+  EXPECT_NEAR(at(1048576) - at(131072), 22.0e9 - 3.22e9, 0.4e9);
+}
+
 // model.md §7.
 TEST(MemoryPlan, CacheBytesOfTheRealModel) {
   const ModelConfig c = flash();
