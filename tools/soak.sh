@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # `make soak`: what takes too long for ./test. Each fuzzer for DEEPINFER_SOAK_SECONDS (600) seconds from its stored inputs, then
-# the Python package installed by pip and tested, the C++ tests labelled slow under the address sanitizer.
+# the Python package installed by pip and tested, walks through masks against an independent validator, the C++ tests labelled
+# slow under the address sanitizer.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,6 +21,8 @@ fi
 echo "== pip install ."
 .venv/bin/python -m pip install --disable-pip-version-check -q --upgrade --target build/soak/python .
 PYTHONPATH=build/soak/python .venv/bin/python -m pytest -p no:cacheprovider -q tests/python
+echo "== 10,000 random walks through masks"
+PYTHONPATH=build/soak/python .venv/bin/python tests/python/structured_walks.py --pairs 10000
 tools/build.sh asan all
 DEEPINFER_SOAK=1 build/asan/codec_tests
 ctest --test-dir build/asan --output-on-failure -L slow
