@@ -288,7 +288,7 @@ std::expected<std::vector<TokenId>, ApiFailure> encode_request(const codec::Conv
 namespace {
 
 // As the request says, else by whether it brings tools (server.md §4.1).
-std::expected<engine::TrafficClass, ApiFailure> traffic_class(const Exchange& exchange, const Json& body) {
+std::expected<engine::TrafficClass, ApiFailure> traffic_class(Exchange& exchange, const Json& body) {
   std::string name(exchange.request().header("x-traffic-class"));
   if (auto given = DI_TRY(string_field(body, "traffic_class"))) name = std::move(*given);
   if (name.empty()) {
