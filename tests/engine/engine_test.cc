@@ -185,7 +185,8 @@ TEST(Engine, SaysHowLongTheQueueTakesByTheRateOfLate) {
     }
     return {};
   };
-  auto engine = scripted_engine(script, clock, {.max_num_seqs = 1, .max_queue_size = 2});
+  // Synchronous: no step is launched for a request that has just ended.
+  auto engine = scripted_engine(script, clock, {.max_num_seqs = 1, .max_queue_size = 2, .async_scheduling = false});
   Collector first;
   ASSERT_TRUE(engine->submit(request(std::vector<int32_t>(100, 5)), first.sink()));  // 1000 tokens per second
   first.wait();
