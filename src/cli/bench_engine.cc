@@ -184,14 +184,14 @@ struct Rate {
 
 Rate measure(engine::EngineApi& engine, int32_t concurrent, const Clock& clock) {
   const double cpu = cpu_seconds();
-  const Seen seen = drive(engine, std::vector<Arrival>(static_cast<size_t>(concurrent), Arrival{0, 64, 32}), clock);
+  const Seen seen = drive(engine, std::vector<Arrival>(static_cast<size_t>(concurrent), Arrival{0, 16, 64}), clock);
   const auto tokens = static_cast<double>(seen.tokens);
   return {tokens / seen.seconds, tokens / (cpu_seconds() - cpu)};
 }
 
 void print_rates(const char* what, const std::function<void(const Mode&, int32_t, Rate&)>& fill) {
   std::printf(
-      "\n%s: prompts of 64 tokens, answers of 32, all requests at once; tokens/s (tokens per second of CPU)\n\n", what);
+      "\n%s: prompts of 16 tokens, answers of 64, all requests at once; tokens/s (tokens per second of CPU)\n\n", what);
   std::printf("| scheduling |");
   for (const int32_t n : kConcurrent) std::printf(" %d concurrent |", n);
   std::printf(" at 32, over one at a time |\n|---|---|---|---|---|\n");
