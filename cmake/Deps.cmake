@@ -18,6 +18,7 @@ endmacro()
 
 di_find(fmt libfmt-dev)
 di_find(spdlog libspdlog-dev)
+di_find(mimalloc libmimalloc-dev 2.0)
 di_find(simdjson libsimdjson-dev)
 di_find(OpenSSL libssl-dev)
 di_find(Boost libboost1.81-dev 1.81)
