@@ -29,6 +29,11 @@ struct Family {
   std::deque<Series> series;
 };
 
+void set_value(prometheus::ClientMetric& metric, prometheus::MetricType type, double value) {
+  (type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+}
+
+// Without the value of a series that is read by a function.
 prometheus::ClientMetric to_client_metric(const Series& series, prometheus::MetricType type) {
   prometheus::ClientMetric out;
   for (const auto& [name, value] : series.labels) out.label.push_back({name, value});
@@ -44,10 +49,8 @@ prometheus::ClientMetric to_client_metric(const Series& series, prometheus::Metr
     out.histogram.sample_sum = series.histogram->sum();
     return out;
   }
-  const double value = series.read      ? series.read()
-                       : series.counter ? static_cast<double>(series.counter->value())
-                                        : series.gauge->value();
-  (type == prometheus::MetricType::Counter ? out.counter.value : out.gauge.value) = value;
+  if (series.read) return out;
+  set_value(out, type, series.counter ? static_cast<double>(series.counter->value()) : series.gauge->value());
   return out;
 }
 
@@ -126,15 +129,27 @@ void MetricRegistry::counter_from(std::string_view name, std::string_view help, 
 }
 
 std::string MetricRegistry::text() const {
+  // Functions that read a value take locks of their own, under which others ask for series: they are called outside
+  // ours.
+  struct Reader {
+    size_t family;
+    size_t metric;
+    std::function<double()> read;
+  };
+  std::vector<Reader> readers;
   std::vector<prometheus::MetricFamily> out;
   {
     const std::lock_guard lock(state_->mutex);
     for (const Family& family : state_->families) {
       prometheus::MetricFamily copy{family.name, family.help, family.type, {}};
-      for (const Series& series : family.series) copy.metric.push_back(to_client_metric(series, family.type));
+      for (const Series& series : family.series) {
+        if (series.read) readers.push_back({out.size(), copy.metric.size(), series.read});
+        copy.metric.push_back(to_client_metric(series, family.type));
+      }
       out.push_back(std::move(copy));
     }
   }
+  for (const Reader& r : readers) set_value(out[r.family].metric[r.metric], out[r.family].type, r.read());
   std::ostringstream stream;
   prometheus::TextSerializer().Serialize(stream, out);
   return stream.str();

@@ -63,7 +63,7 @@ class MetricRegistry {
   Gauge& gauge(std::string_view name, std::string_view help, MetricLabels labels = {});
   Histogram& histogram(std::string_view name, std::string_view help, std::vector<double> bounds,
                        MetricLabels labels = {});
-  // Values read at scrape time.
+  // Values read at scrape time, by text() and outside the registry's lock: `read` may lock and may use the registry.
   void gauge_from(std::string_view name, std::string_view help, MetricLabels labels, std::function<double()> read);
   void counter_from(std::string_view name, std::string_view help, MetricLabels labels, std::function<double()> read);
 

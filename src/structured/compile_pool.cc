@@ -135,6 +135,7 @@ void CompilePool::work() {
 
 void CompilePool::store(const std::string& key, const Expected<CompiledRef>& verdict, double seconds) {
   std::vector<Done> waiting;
+  std::function<void(double)> observer;  // others' code is called outside the lock
   {
     const std::lock_guard lock(mutex_);
     Entry& entry = *by_key_.at(key);
@@ -142,11 +143,12 @@ void CompilePool::store(const std::string& key, const Expected<CompiledRef>& ver
       ++stats_.refused;
       entry.forget_at_ns = clock_.now_ns() + options_.keep_refusal_ms * kNsPerMs;
     }
-    if (on_compiled_) on_compiled_(seconds);
+    observer = on_compiled_;
     entry.verdict = verdict;
     waiting.swap(entry.waiting);
     trim_locked();
   }
+  if (observer) observer(seconds);
   for (const Done& done : waiting) done(verdict);
 }
 

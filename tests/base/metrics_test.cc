@@ -24,6 +24,16 @@ TEST(MetricRegistry, WritesThePrometheusTextFormat) {
             "seconds_bucket{le=\"0.1\"} 2\nseconds_bucket{le=\"1\"} 4\nseconds_bucket{le=\"+Inf\"} 5\n");
 }
 
+// As when a reader waits for a lock whose holder asks for a series.
+TEST(MetricRegistry, ReadersMayUseTheRegistry) {
+  MetricRegistry registry;
+  registry.counter_from("reads_total", "", {{"kind", "a"}}, [&registry] {
+    registry.counter("made_total", "").add();
+    return static_cast<double>(registry.counter("made_total", "").value());
+  });
+  EXPECT_EQ(registry.text(), "# TYPE reads_total counter\nreads_total{kind=\"a\"} 1\n");
+}
+
 TEST(MetricRegistryDeathTest, OneNameHasOneType) {
   MetricRegistry registry;
   registry.counter("x", "");

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 
@@ -91,6 +92,18 @@ TEST(CompilePool, OptionsAndKindsTellSpecificationsApart) {
   std::ranges::sort(keys);
   EXPECT_TRUE(std::ranges::adjacent_find(keys) == keys.end());
   EXPECT_EQ(constraint_key(spec), constraint_key(regex("a")));
+}
+
+// Its observer may use the pool: it is others' code and called outside the lock.
+TEST(CompilePool, TheObserverMayAskForFigures) {
+  const ManualClock clock;
+  CompilePool pool(byte_vocabulary(), one_thread(), clock);
+  std::atomic<uint64_t> seen{0};
+  pool.on_compiled([&](double) { seen = pool.stats().misses; });
+  Verdicts v;
+  pool.compile(regex("ab"), v.sink());
+  EXPECT_TRUE(v.wait(0));
+  EXPECT_EQ(seen, 1U);
 }
 
 TEST(CompilePool, RefusalsAreKeptForAWhile) {
