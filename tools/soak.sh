@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make soak`: what takes too long for ./test. Each fuzzer for DEEPINFER_SOAK_SECONDS (600) seconds from its stored inputs, then
-# the Python package installed by pip and tested, walks through masks against an independent validator, the C++ tests labelled
-# slow under the address sanitizer.
+# the Python package installed by pip and tested, walks through masks against an independent validator, answers
+# under a schema, the C++ tests labelled slow under the address sanitizer.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,6 +23,9 @@ echo "== pip install ."
 PYTHONPATH=build/soak/python .venv/bin/python -m pytest -p no:cacheprovider -q tests/python
 echo "== 10,000 random walks through masks"
 PYTHONPATH=build/soak/python .venv/bin/python tests/python/structured_walks.py --pairs 10000
+echo "== 1,000 answers under a schema, with speculation and without"
+tools/build.sh release deepinfer
+.venv/bin/python bench/structured/answers.py --requests 1000 --rounds 0
 tools/build.sh asan all
 DEEPINFER_SOAK=1 build/asan/codec_tests
 ctest --test-dir build/asan --output-on-failure -L slow

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/log.h"
+#include "cli/constraint_options.h"
 #include "cli/line_editor.h"
 #include "cli/local_client.h"
 #include "cli/local_model.h"
@@ -35,6 +36,7 @@ Answers
   /fold                hide the reasoning, or show it again
   /json [SCHEMA|FILE]  answers as JSON, as the schema says; /text for free text again
   /regex EXPRESSION    answers that match
+  /grammar TEXT|FILE   answers of an EBNF or Lark grammar
   /tools FILE          tool definitions (a JSON array); you type what the calls return; alone: none
   /temp X, /seed N     sampling (alone: the default)
   /max N               longest answer in tokens (alone: the default)
@@ -50,10 +52,10 @@ keeps its lines (Alt+Enter types a line end). Arrow keys recall what was typed b
 leaves.
 )";
 
-const std::vector<std::string> kCommands = {"/retry", "/undo",  "/clear",   "/system", "/read", "/save",
-                                            "/load",  "/think", "/nothink", "/effort", "/fold", "/json",
-                                            "/text",  "/regex", "/tools",   "/temp",   "/seed", "/max",
-                                            "/stats", "/ctx",   "/raw",     "/help",   "/quit", "/bye"};
+const std::vector<std::string> kCommands = {"/retry",   "/undo",    "/clear",  "/system", "/read", "/save",  "/load",
+                                            "/think",   "/nothink", "/effort", "/fold",   "/json", "/text",  "/regex",
+                                            "/grammar", "/tools",   "/temp",   "/seed",   "/max",  "/stats", "/ctx",
+                                            "/raw",     "/help",    "/quit",   "/bye"};
 
 struct Session {
   std::string system;
@@ -65,9 +67,9 @@ struct Session {
   double temperature = -1;
   int64_t seed = -1;
   int32_t max_tokens = 0;
-  Json response_format;  // null: free text
-  Json tools;            // null: none
-  Json request;          // the last one sent
+  Json constraint;  // members of the request that bind the answer; null: free text
+  Json tools;       // null: none
+  Json request;     // the last one sent
   Json usage;
   std::string finish_reason;
   double seconds = 0;
@@ -96,7 +98,9 @@ Json request_body(const Session& s, const std::string& model) {
   if (s.temperature >= 0) body.set("temperature", Json(s.temperature));
   if (s.seed >= 0) body.set("seed", Json(s.seed));
   if (s.max_tokens > 0) body.set("max_tokens", Json(s.max_tokens));
-  if (!s.response_format.is_null()) body.set("response_format", s.response_format);
+  if (const Json::Object* members = s.constraint.if_object()) {
+    for (const JsonMember& m : *members) body.set(m.key, m.value);
+  }
   if (!s.tools.is_null()) body.set("tools", s.tools);
   return body;
 }
@@ -237,24 +241,13 @@ Result<Json> json_argument(const std::string& text) {
   return text.starts_with('{') || text.starts_with('[') ? parse_json(text) : parse_json_file(text);
 }
 
-void set_json_format(Session& s, const std::string& argument) {
-  Json format(Json::Object{});
-  if (argument.empty()) {
-    format.set("type", Json("json_object"));
+void set_constraint(Session& s, const ConstraintOptions& options) {
+  Result<Json> members = constraint_members(options);
+  if (members) {
+    s.constraint = std::move(*members);
   } else {
-    const Result<Json> schema = json_argument(argument);
-    if (!schema) {
-      std::printf("no schema: %s\n", schema.error().message.c_str());
-      return;
-    }
-    Json body(Json::Object{});
-    body.set("name", Json("answer"));
-    body.set("strict", Json(true));
-    body.set("schema", *schema);
-    format.set("type", Json("json_schema"));
-    format.set("json_schema", std::move(body));
+    std::printf("%s\n", members.error().message.c_str());
   }
-  s.response_format = std::move(format);
 }
 
 void set_tools(Session& s, const std::string& argument) {
@@ -303,14 +296,13 @@ bool set_option(Session& s, const std::string& name, const std::string& rest) {
   } else if (name == "max") {
     s.max_tokens = static_cast<int32_t>(std::strtol(rest.c_str(), nullptr, 10));
   } else if (name == "json") {
-    set_json_format(s, rest);
-  } else if (name == "text") {
-    s.response_format = Json();
+    set_constraint(s, {.json = rest.empty(), .json_schema = rest});
   } else if (name == "regex") {
-    Json format(Json::Object{});
-    format.set("type", Json("regex"));
-    format.set("regex", Json(rest));
-    s.response_format = rest.empty() ? Json() : std::move(format);
+    set_constraint(s, {.regex = rest});
+  } else if (name == "grammar") {
+    set_constraint(s, {.grammar = rest});
+  } else if (name == "text") {
+    s.constraint = Json();
   } else if (name == "tools") {
     set_tools(s, rest);
   } else {
@@ -432,8 +424,9 @@ std::function<void(double, std::string_view)> progress_line(const Terminal& term
   };
 }
 
-Session session_of(const ChatOptions& options) {
+Session session_of(const ChatOptions& options, Json constraint) {
   Session session;
+  session.constraint = std::move(constraint);
   session.system = options.system;
   session.thinking = options.thinking;
   session.effort = options.effort;
@@ -447,6 +440,11 @@ Session session_of(const ChatOptions& options) {
 // all down again. What `use` returns is the exit status.
 template <class Use>
 int with_session(const ChatOptions& options, const char* command_name, const Use& use) {
+  Result<Json> constraint = constraint_members(options.constraint);
+  if (!constraint) {
+    std::fprintf(stderr, "deepinfer %s: %s\n", command_name, constraint.error().message.c_str());
+    return kUsage;
+  }
   const Terminal terminal = Terminal::detect();
   const SystemClock clock;
   server::ServerConfig config;
@@ -460,7 +458,7 @@ int with_session(const ChatOptions& options, const char* command_name, const Use
   }
   app.set_ready((*model)->service(clock));
   catch_interrupts();
-  Session session = session_of(options);
+  Session session = session_of(options, std::move(*constraint));
   const int status =
       use(session, app, config.served_model_names[0], terminal, int64_t{(*model)->engine->info().max_model_len});
   app.stop_workers();

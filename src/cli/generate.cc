@@ -14,6 +14,7 @@
 #include <unordered_set>
 
 #include "base/log.h"
+#include "cli/constraint_options.h"
 #include "cli/local_client.h"
 #include "cli/local_model.h"
 
@@ -28,7 +29,8 @@ struct Line {
 
 // A line in Batch form, or a bare chat body whose id is its line number. Unknown model names are replaced by the served
 // one: there is only one model here, and batches are written for many servers.
-Line read_line(const std::string& text, size_t number, const std::string& model, const codec::CodecOptions& codec) {
+Line read_line(const std::string& text, size_t number, const std::string& model, const codec::CodecOptions& codec,
+               const Json& constraint) {
   Line line;
   line.custom_id = std::to_string(number);
   Result<Json> parsed = parse_json(text);
@@ -53,6 +55,9 @@ Line read_line(const std::string& text, size_t number, const std::string& model,
       body.set("model", Json(model));
     body.set("stream", Json(false));
     body.set("stream_options", Json());
+    if (body.find_value("response_format") == nullptr && body.find_value("structured_outputs") == nullptr) {
+      for (const JsonMember& m : constraint.as_object()) body.set(m.key, m.value);
+    }
   }
   line.body = to_json(body);
   return line;
@@ -182,6 +187,8 @@ int generate(const GenerateOptions& options) {
     std::fprintf(stderr, "deepinfer generate: %s\n", message.c_str());
     return status;
   };
+  const Result<Json> constraint = constraint_members(options.constraint);
+  if (!constraint) return complain(constraint.error().message, kUsage);
   std::ifstream input(options.input);
   if (!input) return complain(fmt::format("cannot read {}: {}", options.input, std::strerror(errno)), kUsage);
   OutputFile output;
@@ -205,7 +212,8 @@ int generate(const GenerateOptions& options) {
   std::string text;
   for (size_t number = 1; std::getline(input, text); ++number) {
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
-    auto line = std::make_shared<Line>(read_line(text, number, config.served_model_names[0], (*model)->codec));
+    auto line =
+        std::make_shared<Line>(read_line(text, number, config.served_model_names[0], (*model)->codec, *constraint));
     std::unique_lock lock(batch.mutex);
     if (output.has(line->custom_id)) {
       ++batch.progress.skipped;

@@ -221,7 +221,15 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       ->group("Inspection");
 }
 
+void add_constraint_options(CLI::App& app, ConstraintOptions& o) {
+  app.add_flag("--json", o.json, "Answers are JSON objects");
+  app.add_option("--json-schema", o.json_schema, "Answers fit this JSON Schema")->type_name("SCHEMA|FILE");
+  app.add_option("--regex", o.regex, "Answers match this regular expression, from end to end");
+  app.add_option("--grammar", o.grammar, "Answers are of this EBNF or Lark grammar")->type_name("TEXT|FILE");
+}
+
 void add_chat_options(CLI::App& app, ChatOptions& o) {
+  add_constraint_options(app, o.constraint);
   app.add_option("--system", o.system, "System prompt");
   app.add_flag("--think,!--no-think", o.thinking, "Let the model reason before it answers");
   app.add_option("--effort", o.effort, "Reasoning effort")->check(CLI::IsMember({"low", "medium", "high", "max"}));
@@ -501,6 +509,7 @@ void add_commands(CLI::App& root, Options& o) {
       ->type_name("OUT.jsonl");
   add_model_folder(generate, o.generate.model.folder, false);
   add_model_options(generate, o.generate.model);
+  add_constraint_options(generate, o.generate.constraint);
   generate.add_option("--concurrency", o.generate.concurrency, "Requests in flight (twice --max-num-seqs)")
       ->check(CLI::PositiveNumber);
 

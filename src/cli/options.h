@@ -68,6 +68,14 @@ struct ServeOptions {
   int64_t drain_delay_ms = -1;  // -1: 5 s where others can connect, none on loopback
 };
 
+// What answers have to be; at most one is given.
+struct ConstraintOptions {
+  bool json = false;             // a JSON object
+  std::string json_schema = {};  // a schema, or the name of a file that holds one
+  std::string regex = {};
+  std::string grammar = {};  // EBNF or Lark, or the name of a file
+};
+
 struct ChatOptions {
   ModelOptions model;
   std::string prompt;
@@ -77,11 +85,12 @@ struct ChatOptions {
   int32_t max_tokens = 0;   // 0: the model's default
   double temperature = -1;  // < 0: the default
   int64_t seed = -1;
-  bool json = false;  // run: the whole response object
+  ConstraintOptions constraint;
 };
 
 struct GenerateOptions {
   ModelOptions model;
+  ConstraintOptions constraint;  // of lines that bring none
   std::string input;
   std::string output;
   int32_t concurrency = 0;  // requests in flight; 0: twice max_num_seqs

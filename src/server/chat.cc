@@ -50,14 +50,35 @@ std::vector<TokenId> answer_start(const App& app, const Service& service, const 
   return {last.base() - 1, prompt.end()};
 }
 
-// The formats of Responses and Messages in the words of Chat, which the reader of constraints knows; the codec's list
-// of tools stands for theirs.
+// The tools of Responses and Messages as Chat describes them; what is no function is left out.
+Json chat_tools(const Json& tools) {
+  Json::Array out;
+  for (const Json& tool : tools.as_array()) {
+    const Json* name = tool.find_value("name");
+    if (name == nullptr) continue;
+    Json function(Json::Object{});
+    function.set("name", *name);
+    for (const char* key : {"parameters", "input_schema"}) {
+      if (const Json* parameters = tool.find_value(key)) function.set("parameters", *parameters);
+    }
+    if (const Json* strict = tool.find_value("strict")) function.set("strict", *strict);
+    Json wrapped(Json::Object{});
+    wrapped.set("type", Json("function"));
+    wrapped.set("function", std::move(function));
+    out.push_back(std::move(wrapped));
+  }
+  return Json(std::move(out));
+}
+
+// The formats and tools of Responses and Messages in the words of Chat, which the reader of constraints knows.
 std::expected<std::optional<WantedConstraint>, ApiFailure> wanted_constraint(codec::Api api, const Json& body,
                                                                              const codec::ConvertedRequest& request) {
   if (api == codec::Api::kChat) return read_constraint(body, request);
   const char* outer_name = api == codec::Api::kResponses ? "text" : "output_config";
   Json view = body;
   view.set("response_format", Json());
+  if (const Json* tools = body.find_value("tools"); tools != nullptr && tools->is_array())
+    view.set("tools", chat_tools(*tools));
   const Json* outer = body.find_value(outer_name);
   const Json* format = outer == nullptr || !outer->is_object() ? nullptr : outer->find_value("format");
   if (format != nullptr && format->is_object()) {
@@ -65,7 +86,8 @@ std::expected<std::optional<WantedConstraint>, ApiFailure> wanted_constraint(cod
     for (const char* key : {"schema", "strict"}) {
       if (const Json* value = format->find_value(key)) inner.set(key, *value);
     }
-    if (api == codec::Api::kMessages) inner.set("strict", Json(true));  // that API has no other kind
+    // Responses is strict unless it says otherwise; Messages has no other kind.
+    if (api == codec::Api::kMessages || inner.find_value("strict") == nullptr) inner.set("strict", Json(true));
     Json own(Json::Object{});
     if (const Json* type = format->find_value("type")) own.set("type", *type);
     own.set("json_schema", std::move(inner));
@@ -122,6 +144,13 @@ std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, Ex
   return out;
 }
 
+// The header that says what was ignored (server.md §6) and what a constraint leaves open.
+void warn(Exchange& exchange, const std::vector<std::string>& warnings) {
+  if (warnings.empty()) return;
+  exchange.context().answer_headers.emplace_back("deepinfer-warnings",
+                                                 header_text(fmt::format("{}", fmt::join(warnings, ", "))));
+}
+
 void answer(App& app, const ExchangeRef& exchange, codec::Api api, const Json& body,
             std::vector<std::string> warnings = {}, std::function<void(const std::string&)> on_body = {}) {
   const Service& service = *app.service();
@@ -133,30 +162,48 @@ void answer(App& app, const ExchangeRef& exchange, codec::Api api, const Json& b
   auto prepared = prepare(app, service, *exchange, api, body, *timeline);
   if (!prepared) return refuse(prepared.error());
   timeline->prompt_tokens(static_cast<int64_t>(prepared->generate.prompt.size()));
-  // Headers that say what was ignored (server.md §6).
   warnings.insert(warnings.end(), prepared->request.warnings.begin(), prepared->request.warnings.end());
-  if (!warnings.empty())
-    exchange->context().answer_headers.emplace_back("deepinfer-warnings",
-                                                    header_text(fmt::format("{}", fmt::join(warnings, ", "))));
   const auto job =
       std::make_shared<ChatJob>(app, service, exchange, std::move(prepared->request), std::move(prepared->record),
                                 timeline, std::move(prepared->answer_start), std::move(on_body));
   const auto prompts = std::make_shared<std::vector<engine::GenerateRequest>>();
   prompts->push_back(std::move(prepared->generate));
-  if (!prepared->constraint) return job->start(std::move(*prompts));
+  if (!prepared->constraint) {
+    warn(*exchange, warnings);
+    return job->start(std::move(*prompts));
+  }
   // The answer's head waits for the verdict; this thread does not.
   compile_constraint(app, service, std::move(*prepared->constraint),
-                     [refuse, job, prompts](const ConstraintVerdict& verdict) {
+                     [refuse, job, prompts, exchange, warnings](const ConstraintVerdict& verdict) mutable {
+                       if (verdict) {
+                         const std::vector<std::string>& more = (*verdict)->warnings();
+                         warnings.insert(warnings.end(), more.begin(), more.end());
+                       }
+                       warn(*exchange, warnings);
                        if (!verdict) return refuse(verdict.error());
                        prompts->front().constraint = *verdict;
                        job->start(std::move(*prompts));
                      });
 }
 
+// The name that the format of Messages had before.
+void rename_output_format(Json& body) {
+  const Json* format = body.find_value("output_format");
+  const Json* config = body.find_value("output_config");
+  if (format == nullptr || (config != nullptr && (!config->is_object() || config->find_value("format") != nullptr)))
+    return;
+  Json outer = config == nullptr ? Json(Json::Object{}) : *config;
+  outer.set("format", *format);
+  body.set("output_format", Json());
+  body.set("output_config", std::move(outer));
+}
+
 void handle(App& app, const ExchangeRef& exchange, codec::Api api) {
   if (const std::optional<ApiFailure> refusal = app.refusal()) return app.reply_error(*exchange, *refusal);
-  const auto body = parse_body(api, exchange->request().body, app.service()->codec);
+  const codec::CodecOptions& options = app.service()->codec;
+  auto body = parse_body(api, exchange->request().body, options);
   if (!body) return app.reply_error(*exchange, body.error());
+  if (api == codec::Api::kMessages && options.policy == codec::ApiPolicy::kExtended) rename_output_format(*body);
   answer(app, exchange, api, *body);
 }
 

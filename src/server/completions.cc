@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "server/app.h"
 #include "server/completion_job.h"
+#include "server/constraint.h"
 #include "server/fields.h"
 #include "server/prepare.h"
 
@@ -171,6 +172,7 @@ struct Prepared {
   CompletionSpec spec;
   std::vector<engine::GenerateRequest> prompts;
   RequestRecord record;
+  std::optional<WantedConstraint> constraint;  // of every prompt's completion
 };
 
 std::expected<void, ApiFailure> read_options(App& app, const Json& body, Prepared& out) {
@@ -201,7 +203,7 @@ std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, Ex
   DI_TRY(read_options(app, body, out));
   CompletionSpec& spec = out.spec;
   out.record.model = spec.model;
-  for (const std::string_view field : {"response_format", "tools", "messages"}) {
+  for (const std::string_view field : {"tools", "messages"}) {
     if (body.find_value(field) != nullptr)
       return invalid_field(field, fmt::format("{} is not supported by completions", field), "unsupported_parameter");
   }
@@ -244,6 +246,16 @@ std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, Ex
     g.stop_token_ids = extras.stop_token_ids;
     out.prompts.push_back(std::move(g));
   }
+  out.constraint = DI_TRY(read_constraint(body, codec::ConvertedRequest()));
+  if (const Json* format = body.find_value("response_format"); format != nullptr && !out.constraint) {
+    const Json* type = format->find_value("type");
+    if (type == nullptr || !type->is_string() || type->as_string() != "text") {
+      return invalid_field("response_format",
+                           "response_format: expected the type text, json_object, json_schema with its schema, regex "
+                           "with its regex, or structural_tag",
+                           "invalid_value");
+    }
+  }
   spec.prompt_texts = std::move(prompts.texts);
   spec.prompt_tokens = std::move(prompts.tokens);
   return out;
@@ -257,16 +269,24 @@ void handle_completions(App& app, const ExchangeRef& exchange) {
   const auto body = parse_body(codec::Api::kChat, exchange->request().body, service.codec);
   if (!body) return app.reply_error(*exchange, body.error());
   const TimelineRef timeline = start_timeline(app, *exchange, "/v1/completions");
+  const auto refuse = [&app, exchange, timeline](const ApiFailure& failure) {
+    timeline->finish({http_status(failure.kind), "error"}, app.clock().now_ns());
+    app.reply_error(*exchange, failure);
+  };
   auto prepared = prepare(app, service, *exchange, *body, *timeline);
-  if (!prepared) {
-    timeline->finish({http_status(prepared.error().kind), "error"}, app.clock().now_ns());
-    return app.reply_error(*exchange, prepared.error());
-  }
+  if (!prepared) return refuse(prepared.error());
   for (const engine::GenerateRequest& g : prepared->prompts)
     timeline->prompt_tokens(static_cast<int64_t>(g.prompt.size()));
   const auto job = std::make_shared<CompletionJob>(app, service, exchange, std::move(prepared->spec),
                                                    std::move(prepared->record), timeline);
-  job->start(std::move(prepared->prompts));
+  const auto prompts = std::make_shared<std::vector<engine::GenerateRequest>>(std::move(prepared->prompts));
+  if (!prepared->constraint) return job->start(std::move(*prompts));
+  compile_constraint(app, service, std::move(*prepared->constraint),
+                     [refuse, job, prompts](const ConstraintVerdict& verdict) {
+                       if (!verdict) return refuse(verdict.error());
+                       for (engine::GenerateRequest& g : *prompts) g.constraint = *verdict;
+                       job->start(std::move(*prompts));
+                     });
 }
 
 }  // namespace di::server

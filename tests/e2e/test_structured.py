@@ -1,5 +1,7 @@
 """Structured output through the running program: every answer fits what was asked for, every refusal says where and why."""
 import json
+import subprocess
+import sys
 import threading
 import time
 
@@ -185,3 +187,136 @@ def test_a_constraint_that_compiles_slowly_delays_nobody(start):
     assert time.monotonic() - began < result["seconds"] / 2
     assert server.metric("deepinfer:grammar_cache_total", result="hit") == 1
     assert server.metric("deepinfer:grammar_cache_total", result="miss") == 1
+
+
+@pytest.mark.release_only
+def test_both_ways_of_decoding_give_valid_answers(server, start):
+    """`make soak` asks for 1,000 answers of each (bench/structured/answers.py)."""
+    sys.path.insert(0, str(harness.ROOT / "bench/structured"))
+    import answers
+    for running in (server, start("--spec", "off")):
+        valid, faults = answers.count_valid(running, 20, 8)
+        assert valid == 20, faults
+
+
+def test_a_prefix_in_the_cache_changes_nothing(server):
+    """The same prompt twice, its blocks reused: the constraint begins with the answer, not with the cached part."""
+    text = "Describe a person. " * 40
+    first, second = (server.json("POST", CHAT, server.body(text, response_format=schema_format(PERSON), max_tokens=300, temperature=0)) for _ in range(2))
+    assert second["usage"]["prompt_cache_hit_tokens"] > 0
+    assert first["choices"][0]["message"]["content"] == second["choices"][0]["message"]["content"]
+    jsonschema.validate(json.loads(second["choices"][0]["message"]["content"]), PERSON)
+
+
+OFF = {"thinking": {"type": "disabled"}}
+RESPONSES = {"input": "Describe a person in json.", "max_output_tokens": 400, "reasoning": {"effort": "none"}}
+MESSAGES = {"messages": [{"role": "user", "content": "Describe a person."}], "max_tokens": 400, **OFF}
+
+
+def output_text(answer):
+    return "".join(part["text"] for item in answer["output"] if item["type"] == "message" for part in item["content"])
+
+
+@pytest.mark.parametrize("strict", [None, True, False])
+@pytest.mark.parametrize("stream", [False, True])
+def test_responses_text_format(server, strict, stream):
+    form = {"type": "json_schema", "name": "person", "schema": PERSON} | ({} if strict is None else {"strict": strict})
+    body = {**RESPONSES, "model": server.model, "text": {"format": form}, "stream": stream}
+    if stream:
+        _, _, data = server.request("POST", "/v1/responses", body)
+        (answer,) = [json.loads(line[6:])["response"] for line in data.decode().split("\n")
+                     if line.startswith("data: ") and '"type":"response.completed"' in line]
+    else:
+        answer = server.json("POST", "/v1/responses", body)
+    jsonschema.validate(json.loads(output_text(answer)), PERSON)
+
+
+def test_responses_are_strict_unless_they_say_otherwise(server):
+    """Responses: strict by default; Chat: lenient by default (structured-output.md §8)."""
+    unique = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "maxItems": 2, "uniqueItems": True,
+                                                     "contains": {"multipleOf": 7}}}, "required": ["a"], "additionalProperties": False}
+    form = {"type": "json_schema", "name": "x", "schema": unique}
+    body = {**RESPONSES, "model": server.model, "text": {"format": form}}
+    status, error = server.error(body, "/v1/responses")
+    assert (status, error["code"]) == (400, "unsupported_schema_feature"), error
+    assert error["param"].startswith("text.format.schema#/properties/a"), error
+    form["strict"] = False
+    status, headers, data = server.request("POST", "/v1/responses", body)
+    assert status == 200 and "uniqueItems" in {name.lower(): value for name, value in dict(headers).items()}["deepinfer-warnings"]
+    assert isinstance(json.loads(output_text(json.loads(data)))["a"], list)
+
+
+@pytest.mark.parametrize("fields", [{"output_config": {"format": {"type": "json_schema", "schema": PERSON}}},
+                                    {"output_format": {"type": "json_schema", "schema": PERSON}}])
+def test_messages_output_format(server, fields):
+    answer = server.json("POST", "/v1/messages", {**MESSAGES, "model": server.model, **fields})
+    (block,) = answer["content"]
+    jsonschema.validate(json.loads(block["text"]), PERSON)
+
+
+@pytest.mark.parametrize("choice", [{"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}])
+def test_messages_strict_tools(server, choice):
+    function = WEATHER["function"]
+    tool = {"name": function["name"], "description": function["description"], "input_schema": function["parameters"], "strict": True}
+    for seed in range(3):
+        answer = server.json("POST", "/v1/messages", {**MESSAGES, "model": server.model, "tools": [tool], "tool_choice": choice, "temperature": 1.0, "seed": seed})
+        calls = [block for block in answer["content"] if block["type"] == "tool_use"]
+        assert len(calls) == 1 and answer["stop_reason"] == "tool_use", answer
+        jsonschema.validate(calls[0]["input"], function["parameters"])
+
+
+@pytest.mark.parametrize("fields, fits", [
+    ({"response_format": schema_format(PERSON)}, lambda t: not jsonschema.validate(json.loads(t), PERSON)),
+    ({"structured_outputs": {"regex": "[0-9]{3}"}}, lambda t: len(t) == 3 and t.isdigit()),
+    ({"guided_choice": ["red", "green"]}, lambda t: t in ("red", "green")), ({"ebnf": 'root ::= "m" "n"'}, lambda t: t == "mn")])
+def test_completions_are_constrained_too(server, fields, fits):
+    body = {"model": server.model, "prompt": ["A person:", "Another:"], "n": 2, "max_tokens": 400, "temperature": 1.0, **fields}
+    choices = server.json("POST", "/v1/completions", body)["choices"]
+    assert len(choices) == 4
+    for choice in choices:
+        assert choice["finish_reason"] == "stop" and fits(choice["text"]), choice
+    status, error = server.error({**body, "regex": "(a"}, "/v1/completions")
+    assert status == 400 and error["code"] in ("conflicting_constraints", "invalid_regex"), error
+    status, error = server.error({"model": server.model, "prompt": "x", "response_format": {"type": "xml"}}, "/v1/completions")
+    assert status == 400 and error["param"] == "response_format", error
+
+
+@pytest.mark.parametrize("options, fits", [
+    (["--json-schema", json.dumps(PERSON)], lambda t: not jsonschema.validate(json.loads(t), PERSON)),
+    (["--regex", "[0-9]{3}-[a-f]{2}"], lambda t: len(t) == 6 and t[3] == "-"),
+    (["--grammar", 'root ::= ("x" | "y"){4}'], lambda t: len(t) == 4 and set(t) <= {"x", "y"})])
+def test_run_takes_constraints(options, fits):
+    command = [harness.binary(), "run", harness.model_dir(), "Describe a person.", "--temperature", "1.2", "--max-tokens", "400", *options]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    assert fits(done.stdout.strip()), done.stdout
+
+
+def test_run_takes_files_and_says_what_is_wrong(tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps({"const": "owl"}))
+
+    def run(*options):
+        return subprocess.run([str(harness.binary()), "run", str(harness.model_dir()), "A bird?", *options], capture_output=True, text=True, timeout=300,
+                              stdin=subprocess.DEVNULL)
+    assert run("--json-schema", str(schema)).stdout.strip() == '"owl"'
+    for options, status, part in [(("--json-schema", str(tmp_path / "none.json")), 2, "none.json"), (("--json", "--regex", "a"), 2, "at most one"),
+                                  (("--grammar", "owl"), 2, "`owl`"), (("--regex", "(a"), 1, "invalid_regex")]:
+        done = run(*options)
+        assert done.returncode == status and part in done.stderr, (options, done)
+
+
+def test_chat_and_generate_take_constraints(tmp_path):
+    model = str(harness.model_dir())
+    talk = subprocess.run([str(harness.binary()), "chat", model, "--regex", "[0-9]{2}"], input="One.\nTwo.\n", capture_output=True, text=True, timeout=300)
+    assert talk.returncode == 0, talk.stderr
+    assert [len(line) == 2 and line.isdigit() for line in talk.stdout.split()] == [True, True], talk.stdout
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines = [{"messages": [{"role": "user", "content": "Number."}], **OFF}, {"messages": [{"role": "user", "content": "Person."}], **OFF, "response_format": schema_format(PERSON)}]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = subprocess.run([str(harness.binary()), "generate", str(source), str(target), model, "--regex", "k{3}"], capture_output=True, text=True, timeout=300,
+                          stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    found = {line["custom_id"]: line["response"]["body"]["choices"][0]["message"]["content"] for line in map(json.loads, target.read_text().splitlines())}
+    assert found["1"] == "kkk"
+    jsonschema.validate(json.loads(found["2"]), PERSON)

@@ -10,6 +10,7 @@ tokens is drawn; after some steps the shortest way to the end that is easily fou
 import argparse
 import collections
 import decimal
+import itertools
 import json
 import pathlib
 import random
@@ -144,7 +145,8 @@ validators = {}
 
 
 def format_checker():
-    """Those of the formats that the validator knows; its readers of times want years from 1 on and capital letters."""
+    """Those of the formats that the validator knows. Its readers of times want years from 1 on and capital letters; the one of
+    relative pointers refuses a 0 inside a number."""
     known = jsonschema.Draft202012Validator.FORMAT_CHECKER.checkers
     checker = jsonschema.FormatChecker(formats=())
     checker.checkers = {name: known[name] for name in FORMATS}
@@ -154,6 +156,11 @@ def format_checker():
         def check(text, inner=inner):
             return inner(re.sub(r"^0000(?=-)", "0004", text.upper()) if isinstance(text, str) else text)
         checker.checkers[name] = (check, raises)
+
+    def check_relative(text):
+        match = re.match(r"(?:0|[1-9][0-9]*)(#\Z|(?=/)|\Z)", text) if isinstance(text, str) else None
+        return not isinstance(text, str) or (match is not None and (match[1] == "#" or known["json-pointer"][0](text[match.end():])))
+    checker.checkers["relative-json-pointer"] = (check_relative, known["json-pointer"][1])
     return checker
 
 
@@ -267,6 +274,7 @@ class Walker:
         for _ in range(steps):
             if matcher.accept(self.vocabulary.eos):
                 return bytes(done), None
+            in_structure = not matcher.allowed(self.letter)
             for piece in left:
                 if nesting >= depth and piece in (b"{", b"["):
                     continue
@@ -278,7 +286,9 @@ class Walker:
                 seen.add(matcher.state)
                 taken.append((len(done), nesting, left))
                 done += piece
-                nesting += sum(map(piece.count, b"{[")) - sum(map(piece.count, b"}]"))
+                if in_structure or len(piece) > 1:
+                    outside = re.sub(rb'"[^"]*"?', b"", piece)
+                    nesting += sum(map(outside.count, b"{[")) - sum(map(outside.count, b"}]"))
                 left = self.ways(matcher, done, names)
                 break
             else:
@@ -297,7 +307,7 @@ class Walker:
         if not matcher.allowed(self.letter):
             return iter(self.in_structure)
         if done.endswith(b'"') and done[:-1].rstrip()[-1:] in (b"{", b","):
-            return iter([*names, *self.in_text])
+            return iter([*sorted(names, key=lambda name: b'"' + name in done), *self.in_text])
         return iter(self.in_text)
 
 
@@ -366,21 +376,27 @@ def run_schema(walker, totals, name, text, seeds, steps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=10_000)
-    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--first", type=int, default=0, help="number of the first schema")
     parser.add_argument("--steps", type=int, default=60, help="most random tokens of a walk")
     parser.add_argument("--vectors", type=pathlib.Path, default=ROOT / "../shared/vectors")
     arguments = parser.parse_args()
     walker, totals = Walker(load_vocabulary(arguments.vectors)), Totals()
     begun, shown = time.monotonic(), 0
     known = vectors_of(arguments.vectors)
-    round_, made = arguments.first, 1_000_000 * arguments.first
-    while totals.walked < arguments.pairs:
-        for name, text in known:
-            run_schema(walker, totals, name, text, [2 * round_, 2 * round_ + 1], arguments.steps)
-        for _ in range(max(200, len(known))):
-            run_schema(walker, totals, f"made {made}", json.dumps(schema_maker.make_schema(made), ensure_ascii=False), [made, made + 1], arguments.steps)
-            made += 1
-        round_ += 1
+    for number in itertools.count(arguments.first):
+        if totals.walked >= arguments.pairs:
+            break
+        # The vectors' schemas in turn with as many made ones, two seeds each.
+        if known and number % 2 == 0:
+            at = number // 2
+            name, text = known[at % len(known)]
+            seeds = [2 * (at // len(known)), 2 * (at // len(known)) + 1]
+        else:
+            name, text, seeds = f"made {number}", json.dumps(schema_maker.make_schema(number), ensure_ascii=False), [number, number + 1]
+        before = len(totals.failures)
+        run_schema(walker, totals, name, text, seeds, arguments.steps)
+        for failure in totals.failures[before:]:
+            print("FAILED " + failure, flush=True)
         if totals.walked - shown >= 1000:
             shown = totals.walked
             print(f"{shown} pairs, {len(totals.failures)} failures, {time.monotonic() - begun:.0f} s", flush=True)

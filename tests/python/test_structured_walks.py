@@ -42,13 +42,13 @@ def test_schemas_of_the_vectors(walker):
 
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 10**22}, "d": {"multipleOf": 0.1}, "w": {"format": "time"},
-                                           "p": {"pattern": "^\\w+$"}}, "required": ["n"], "additionalProperties": False}
+                                           "p": {"pattern": "^\\w+$"}, "r": {"format": "relative-json-pointer"}}, "required": ["n"], "additionalProperties": False}
 
 
 @pytest.mark.parametrize("text, fits", [
     ('{"n": 10000000000000000000000}', True), ('{"n": 10000000000000000000001}', False), ('{"n": 1, "d": 0.3}', True), ('{"n": 1, "d": 0.35}', False),
     ('{"n": 1, "w": "00:00:00z"}', True), ('{"n": 1, "w": "24:00:00Z"}', False), ('{"n": 1, "p": "a\\n"}', False), ('{"n": 1, "p": "\u00e9"}', False),
-    ('{"n": NaN}', False), ('{"n": 1, "n": 2}', False), ('{"n": 1', False)])
+    ('{"n": 1, "r": "100/a"}', True), ('{"n": 1, "r": "01/a"}', False), ('{"n": 1, "r": "1/~2"}', False), ('{"n": NaN}', False), ('{"n": 1, "n": 2}', False), ('{"n": 1', False)])
 def test_the_judge_is_exact(text, fits):
     """Where the validator alone would be wrong: big and decimal numbers, ECMA's patterns, small letters in times, repeated names."""
     assert (walks.judge(walks.parse(json.dumps(SCHEMA)), text) is None) == fits
