@@ -205,5 +205,41 @@ TEST(Limits, OutputNestingIsMaskedAway) {
   EXPECT_FALSE(takes(any, std::string(201, '[') + std::string(201, ']')));
 }
 
+// What cannot be reached makes a schema unsatisfiable when it compiles, not a text that cannot be ended.
+TEST(Schemas, CountsThatNoTextReachesAreUnsatisfiable) {
+  const std::string dead = R"({"type":"object","additionalProperties":false,"minProperties":2})";
+  const auto code = [&](std::string text, PropertyOrder order = PropertyOrder::kSchema) {
+    for (size_t at; (at = text.find("DEAD")) != std::string::npos;) text.replace(at, 4, dead);
+    SpecOptions options;
+    options.property_order = order;
+    const auto c = testing::compile_spec(ConstraintKind::kJsonSchema, text, options);
+    return c ? "compiled" : c.error().code;
+  };
+  for (const char* text : {
+           R"({"type":"array","prefixItems":[{"const":1},DEAD],"minItems":2,"maxItems":7})",
+           R"({"type":"array","prefixItems":[{"const":1},DEAD],"minItems":2,"contains":{}})",
+           R"({"type":"array","items":DEAD,"minItems":1,"maxItems":3})",
+           R"({"type":"array","items":{"const":1},"contains":{"const":2}})",
+           R"({"type":"array","items":{"const":1},"contains":DEAD,"maxItems":4})",
+           R"({"type":"object","properties":{"a":DEAD,"b":{"const":1}},"minProperties":2,"additionalProperties":DEAD})",
+           R"({"type":"object","patternProperties":{"x":DEAD},"minProperties":1,"additionalProperties":false})",
+       }) {
+    EXPECT_EQ(code(text), "unsatisfiable_schema") << text;
+    EXPECT_EQ(code(text, PropertyOrder::kAny), "unsatisfiable_schema") << text;
+  }
+  EXPECT_EQ(code(R"({"type":"object","properties":{"a":DEAD,"b":{"const":1}},"required":["a"]})", PropertyOrder::kAny),
+            "unsatisfiable_schema");
+  // The same with room enough.
+  for (const char* text : {
+           R"({"type":"array","prefixItems":[{"const":1},DEAD],"minItems":1,"maxItems":7})",
+           R"({"type":"array","items":{"const":1},"contains":{"const":1},"minItems":500})",
+           R"({"type":"array","items":{"enum":[1,2]},"contains":{"const":2},"minContains":300})",
+           R"({"type":"object","properties":{"a":DEAD,"b":{"const":1}},"minProperties":1})",
+       }) {
+    EXPECT_EQ(code(text), "compiled") << text;
+    EXPECT_EQ(code(text, PropertyOrder::kAny), "compiled") << text;
+  }
+}
+
 }  // namespace
 }  // namespace di::structured

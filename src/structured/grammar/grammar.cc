@@ -1,6 +1,7 @@
 #include "structured/grammar/grammar.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace di::structured {
 
@@ -51,6 +52,84 @@ uint32_t Grammar::add_set(std::vector<uint64_t> bits) {
 }
 
 bool Grammar::trim(Arena& arena) {
+  do {
+    keep_live(arena);
+  } while (drop_hopeless());
+  return live_rules_[root];
+}
+
+// Edges whose check wants more of the frame than any way there can bring: counts, found items, members that were seen.
+// Upper bounds are left aside, so that what is dropped is never passed. Whether any was dropped.
+bool Grammar::drop_hopeless() {
+  const auto wants = [](const Operation& op) { return op.min_count > 0 || op.min_found > 0 || op.required != kNone; };
+  if (std::ranges::none_of(ops, wants)) return false;
+  struct Most {
+    bool reached = false;
+    uint32_t count = 0;
+    uint32_t found = 0;
+    uint32_t raised = 0;
+  };
+  constexpr uint32_t kTurns = 64;  // raised that often: as if there were no bound
+  std::vector<Most> most(states.size());
+  std::vector<std::vector<uint64_t>> marked(rules.size());
+  std::vector<bool> counts_more(rules.size(), false);  // than each marked index once
+  std::vector<StateId> work;
+  for (const Rule& rule : rules) {
+    most[rule.start].reached = true;
+    work.push_back(rule.start);
+  }
+  const Operation nothing;
+  const auto plus = [](uint32_t n, bool one) { return n == kNoLimit ? n : n + uint32_t{one}; };
+  while (!work.empty()) {
+    const StateId from = work.back();
+    work.pop_back();
+    for (const Edge& e : states[from].edges) {
+      const Operation& op = e.op == kNone ? nothing : ops[e.op];
+      const RuleId rule = states[from].rule;
+      if (op.add_count && !op.mark) counts_more[rule] = true;
+      if (op.mark && op.not_seen != kNone) {
+        std::vector<uint64_t>& bits = marked[rule];
+        if (bits.size() <= op.not_seen / 64) bits.resize(op.not_seen / 64 + 1);
+        bits[op.not_seen / 64] |= uint64_t{1} << (op.not_seen % 64);
+      }
+      Most& to = most[e.to];
+      const uint32_t count = plus(most[from].count, op.add_count);
+      const uint32_t found = plus(most[from].found, op.add_found);
+      if (to.reached && count <= to.count && found <= to.found) continue;
+      to.reached = true;
+      const bool endless = ++to.raised > kTurns;
+      to.count = endless && count > to.count ? kNoLimit : std::max(to.count, count);
+      to.found = endless && found > to.found ? kNoLimit : std::max(to.found, found);
+      work.push_back(e.to);
+    }
+  }
+  const auto unmarked = [&](const Operation& op, const std::vector<uint64_t>& bits) {
+    if (op.required == kNone) return false;
+    const std::vector<uint64_t>& set = sets[op.required];
+    for (size_t i = 0; i < set.size(); ++i) {
+      if ((set[i] & ~(i < bits.size() ? bits[i] : 0)) != 0) return true;
+    }
+    return false;
+  };
+  size_t dropped = 0;
+  for (StateId s = 0; s < states.size(); ++s) {
+    dropped += std::erase_if(states[s].edges, [&](const Edge& e) {
+      if (e.op == kNone || !most[s].reached) return false;
+      const Operation& op = ops[e.op];
+      const std::vector<uint64_t>& bits = marked[states[s].rule];
+      uint64_t most_count = most[s].count;
+      if (!counts_more[states[s].rule]) {
+        uint64_t once = 0;
+        for (const uint64_t word : bits) once += static_cast<uint64_t>(std::popcount(word));
+        most_count = std::min(most_count, once);
+      }
+      return op.min_count > most_count || op.min_found > most[s].found || unmarked(op, bits);
+    });
+  }
+  return dropped > 0;
+}
+
+void Grammar::keep_live(Arena& arena) {
   // A state is live when it is final or a live edge leads to a live state; a call is live when the rule's start is.
   struct User {
     StateId from;
@@ -96,7 +175,6 @@ bool Grammar::trim(Arena& arena) {
     std::erase_if(s.edges,
                   [&](const Edge& e) { return !live[e.to] || (e.kind == EdgeKind::kCall && !live_rules_[e.what]); });
   }
-  return live_rules_[root];
 }
 
 int64_t Grammar::bytes() const {

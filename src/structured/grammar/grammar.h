@@ -81,12 +81,16 @@ struct Grammar {
   uint32_t add_op(const Operation& op);
   uint32_t add_set(std::vector<uint64_t> bits);
 
-  // Removes edges that no complete text can use. False when the root has no text at all.
+  // Removes edges that no complete text can use, as far as that shows without running through values of the counters.
+  // False when the root has no text at all.
   bool trim(Arena& arena);
   bool productive(RuleId rule) const { return rule < live_rules_.size() && live_rules_[rule]; }
   int64_t bytes() const;
 
  private:
+  void keep_live(Arena& arena);
+  bool drop_hopeless();
+
   std::vector<bool> live_rules_;
 };
 

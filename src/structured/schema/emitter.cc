@@ -210,7 +210,7 @@ void Emitter::emit_array(RuleId rule, const ArrayShape& wanted) {
   for (size_t i = 0; i < k; ++i) {
     const StateId after = grammar_.add_state(rule);
     item_edges(before, after, s.prefix[i], s, cap);
-    if (i + 1 >= s.min || count) grammar_.lexeme(after, close, end, enough_op);
+    if (i + 1 >= s.min) grammar_.lexeme(after, close, end, enough_op);  // else trim() would not see that it never ends
     if (i + 1 >= s.max) return;
     before = grammar_.add_state(rule);
     grammar_.lexeme(after, comma_, before, more_op);
