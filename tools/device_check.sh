@@ -1,37 +1,46 @@
 #!/usr/bin/env bash
-# Everything that is to be seen on an NVIDIA device, in one run and one log.
+# Everything that is to be seen on an NVIDIA device, in runs of less than nine minutes each, every one with one log.
 #
-#   tools/device_check.sh pack           here: builds (preset cuda) and packs the programs with their libraries into
-#                                        .carry/device (some tens of MiB; ignored by git)
-#   tools/device_check.sh run [LOG]      there: runs what was packed, writes LOG (bench/device/check.log) and ends with
-#                                        one line per part; the exit status is 0 when none failed
-#   tools/device_check.sh run [LOG] PART…  only these parts
+#   tools/device_check.sh pack              here: builds (preset cuda) and packs the programs with their libraries into
+#                                           .carry/device (some tens of MiB; ignored by git)
+#   tools/device_check.sh run LOG [PART…]   there: runs these parts of what was packed (all), writes LOG and ends with
+#                                           one line per part; the exit status is 0 when none failed
+#   tools/device_check.sh dry               here: every part, where there is no device: each must say that it skips
 #
-# Parts: device, operators, model, greedy, memcheck, racecheck, bench, serve. Each has a time limit of its own, and the
-# log is written as it goes: an ended run keeps what was seen.
+# Parts in order of value, and the runs that stay within nine minutes:
+#   first    device operators model greedy racecheck memcheck
+#   second   bench calls serve
+#   third    layers8 layers40
+# A part that fails or exceeds its time does not end the run; the log is written as it goes.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 carry=.carry/device
 programs=(deepinfer deepinfer-conformance kernels_cuda_tests greedy_compare bench_kernels_cuda)
+declare -A runs=(
+  [first]="device operators model greedy racecheck memcheck"
+  [second]="bench calls serve"
+  [third]="layers8 layers40"
+)
 
 pack() {
-  tools/build.sh cuda "${programs[@]}" || return
+  tools/build.sh cuda "${programs[@]}" api_calls || return
   rm -rf "$carry"
   mkdir -p "$carry/lib" "$carry/libc"
   local program library name
-  for program in "${programs[@]}"; do
+  for program in "${programs[@]}" libapi_calls.so; do
     strip -o "$carry/$program" "build/cuda/$program" || return
   done
   # The C library goes apart: it is used only where the machine's own is older. The toolkit's libraries are there.
-  for program in "${programs[@]}"; do ldd "build/cuda/$program"; done | awk '/=> \//{print $3} /^[[:space:]]*\/lib/{print $1}' |
-    sort -u | while read -r library; do
-      name=$(basename "$library")
-      case $name in
-        libcublas* | libcudart* | libcuda.*) ;;
-        ld-linux* | libc.so* | libm.so* | libpthread* | libdl.so* | librt.so* | libresolv*) cp -L "$library" "$carry/libc/" ;;
-        *) cp -L "$library" "$carry/lib/" ;;
-      esac
-    done
+  for program in "${programs[@]}" libapi_calls.so; do ldd "build/cuda/$program"; done |
+    awk '/=> \//{print $3} /^[[:space:]]*\/lib/{print $1}' | sort -u | while read -r library; do
+    name=$(basename "$library")
+    case $name in
+      libcublas* | libcudart* | libcuda.*) ;;
+      ld-linux* | libc.so* | libm.so* | libpthread* | libdl.so* | librt.so* | libresolv*) cp -L "$library" "$carry/libc/" ;;
+      *) cp -L "$library" "$carry/lib/" ;;
+    esac
+  done
+  strip "$carry"/lib/* 2>/dev/null
   du -sh "$carry"
 }
 
@@ -63,6 +72,7 @@ part() {
   esac
 }
 
+# Few, small cases: the tools make a kernel tens of times slower.
 sanitized() {
   local tool=$1 sanitizer
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
@@ -72,55 +82,95 @@ sanitized() {
   fi
   # A machine whose runtime refuses the tool says so; that is no finding about the kernels.
   local output status=0
-  output=$("${start[@]}" "$sanitizer" --tool "$tool" --error-exitcode 9 \
-    "$carry/kernels_cuda_tests" --gtest_filter="Operators/Cuda.EqualsTheReference/*" 2>&1) || status=$?
+  output=$("${start[@]}" "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 20 \
+    "$carry/kernels_cuda_tests" --gtest_brief=1 --gtest_filter="Operators/Cuda.Sanitized/*" 2>&1) || status=$?
   printf '%s\n' "$output" | tail -n 200
-  if [[ $output == *"Device not supported"* ]]; then return 77; fi
+  if [[ $output == *"Device not supported"* || $output == *"SKIPPED"* ]]; then return 77; fi
   return "$status"
 }
 
-serve() {
-  local log=$carry/serve.log server status=0
-  "${start[@]}" "$carry/deepinfer" serve models/tiny --device cuda:0 --host 127.0.0.1 --port 18080 >"$log" 2>&1 &
-  server=$!
-  for _ in $(seq 100); do
-    if curl -sf http://127.0.0.1:18080/readyz >/dev/null; then break; fi
-    read -rt 0.2 <> <(:) || true
+# What a decode step calls: the difference of two runs of a small model that differ by 100 steps, over 100. No call that
+# allocates or copies from pageable memory may stand in it, and one only that waits: for the step's logits, at its end.
+calls() {
+  local steps output
+  for steps in 10 110; do
+    output=$(env CUDA_INJECTION64_PATH="$PWD/$carry/libapi_calls.so" "${start[@]}" "$carry/deepinfer" bench model \
+      --device cuda:0 --shape v41 --layers 6 --experts 8 --prefill 16 --batches 4 --contexts 1024 --steps "$steps" 2>&1) || return
+    printf '%s\n' "$output" | awk '$1 == "api" {print $2, $3}' | sort >"$carry/calls.$steps"
   done
-  curl -sf http://127.0.0.1:18080/v1/chat/completions -H 'content-type: application/json' \
-    -d '{"model":"deepinfer-tiny","messages":[{"role":"user","content":"Hello"}],"max_tokens":32,"temperature":0}' || status=1
-  echo
-  kill -TERM "$server"
-  wait "$server" || status=1
-  tail -n 20 "$log"
-  return "$status"
+  if ! [[ -s $carry/calls.110 ]]; then
+    echo "skipped: CUPTI is refused here"
+    return 77
+  fi
+  join -a 2 -e 0 -o 0,1.2,2.2 "$carry/calls.10" "$carry/calls.110" |
+    awk '$3 != $2 {printf "%-44s %8.2f a step\n", $1, ($3 - $2) / 100}'
+}
+
+# The layers at their real widths, with the ceilings of the kernel benchmark if it ran.
+layers() {
+  local ceilings=() read_gbs matrix
+  read_gbs=$(sed -n 's/^ceilings: read \([0-9]*\) GB.*/\1/p' bench/device/*.log 2>/dev/null | tail -n 1)
+  matrix=$(sed -n 's/^ceilings: .*fp8 \([0-9]*\) TFLOP.*/\1/p' bench/device/*.log 2>/dev/null | tail -n 1)
+  if [[ -n $read_gbs && -n $matrix ]]; then ceilings=(--read-gbs "$read_gbs" --matrix-tflops "$matrix"); fi
+  "${start[@]}" "$carry/deepinfer" bench model --device cuda:0 "${ceilings[@]}" "$@"
 }
 
 run() {
-  local log=${1:-bench/device/check.log}
-  wanted=("${@:2}")
+  local log=${1:-bench/device/check.log} name
+  shift
+  wanted=()
+  for name in "$@"; do
+    # shellcheck disable=SC2206
+    wanted+=(${runs[$name]:-$name})
+  done
   mkdir -p "$(dirname "$log")"
   exec > >(tee "$log") 2>&1
   date -u
   nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem,power.limit --format=csv || true
   choose_start || { echo "the packed programs do not start here"; exit 1; }
-  part device 60 "${start[@]}" "$carry/deepinfer" run --device cuda:0 --temperature 0 --max-tokens 16 models/tiny "Once upon a time"
-  part operators 300 "${start[@]}" "$carry/kernels_cuda_tests" --gtest_brief=1
-  part model 240 "${start[@]}" "$carry/deepinfer-conformance" model tests/data/model --device cuda:0
-  part greedy 300 "${start[@]}" "$carry/greedy_compare" models/tiny bench/device/prompts.txt 200 24
-  part bench 420 "${start[@]}" "$carry/bench_kernels_cuda"
   local definitions
-  definitions=$(declare -p start carry; declare -f sanitized serve)
-  part serve 90 bash -c "$definitions"$'\nserve'
-  part memcheck 300 bash -c "$definitions"$'\nsanitized memcheck'
-  part racecheck 300 bash -c "$definitions"$'\nsanitized racecheck'
+  definitions=$(declare -p start carry; declare -f sanitized serve calls layers)
+  part device 60 "${start[@]}" "$carry/deepinfer" run --device cuda:0 --temperature 0 --max-tokens 16 models/tiny "Once upon a time"
+  part operators 150 "${start[@]}" "$carry/kernels_cuda_tests" --gtest_brief=1 --gtest_filter=-*Sanitized*
+  part model 60 "${start[@]}" "$carry/deepinfer-conformance" model tests/data/model --device cuda:0
+  part greedy 120 "${start[@]}" "$carry/greedy_compare" models/tiny bench/device/prompts.txt 200 24
+  part racecheck 70 bash -c "$definitions"$'\nsanitized racecheck'
+  part memcheck 70 bash -c "$definitions"$'\nsanitized memcheck'
+  part bench 360 "${start[@]}" "$carry/bench_kernels_cuda"
+  part calls 60 bash -c "$definitions"$'\ncalls'
+  part serve 60 bash -c "$definitions"$'\nserve'
+  part layers8 240 bash -c "$definitions"$'\nlayers --layers 8 --experts 384'
+  part layers40 280 bash -c "$definitions"$'\nlayers --layers 40 --experts 48'
   printf '\n==== summary\n'
   printf '%s\n' "${summary[@]}"
   exit "$failed"
 }
 
+# Without a device no part may do anything but say so.
+dry() {
+  local out status=0
+  choose_start || return
+  for out in \
+    "$carry/kernels_cuda_tests --gtest_brief=1" \
+    "$carry/bench_kernels_cuda" \
+    "$carry/greedy_compare models/tiny bench/device/prompts.txt 1 1" \
+    "$carry/deepinfer-conformance model tests/data/model --device cuda:0" \
+    "$carry/deepinfer bench model --device cuda:0" \
+    "$carry/deepinfer run --device cuda:0 models/tiny x"; do
+    # shellcheck disable=SC2086
+    if "${start[@]}" $out 2>&1 | grep -qiE 'skipped|no NVIDIA device can be used here'; then
+      echo "no device, and says so: $out"
+    else
+      echo "FAILED without a device: $out"
+      status=1
+    fi
+  done
+  return "$status"
+}
+
 case ${1:-} in
   pack) pack ;;
   run) shift; run "$@" ;;
+  dry) dry ;;
   *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" >&2; exit 2 ;;
 esac

@@ -1,7 +1,10 @@
 // bench_kernels_cuda [FILTER]: the CUDA operators at the shapes of performance.md §3, by its §7: inputs rotate over
 // sets of more than 200 MB together, data are random, a graph of at least 8 ms is replayed seven times, outputs are
-// poisoned and looked at before, and the ceilings come from the same run. The peer of a matrix product is cuBLAS in
-// bf16.
+// poisoned and looked at before, and the ceilings come from the same run. The peers of a matrix product, in the same
+// run with rotating weights too: cuBLAS in bf16, and cuBLASLt in FP8 with one scale per tensor and fast accumulation
+// (less exact than ours: a limit rather than an equal). Programs of other projects (DeepGEMM, FlashMLA, Marlin) are not
+// installed by this repository; performance.md §3 has their figures on the same device.
+#include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
@@ -34,10 +37,12 @@ void must(cudaError_t status) {
 struct Context {
   cuda::StreamPtr stream;
   cublasHandle_t blas = nullptr;
+  cublasLtHandle_t blas_lt = nullptr;
   std::vector<void*> blocks;
   uint64_t seed = 1;
   double read_gbs = 0;
   double bf16_tflops = 0;
+  double fp8_tflops = 0;
   std::string filter;
 
   cudaStream_t handle() { return static_cast<cudaStream_t>(cuda::device_stream(*stream).handle()); }
@@ -148,16 +153,24 @@ bool writes_all(Context& c, const Tensor& out, const std::function<void()>& subm
 }
 
 struct Work {
-  double bytes;  // that must move
-  double flops;  // on the matrix units
+  double bytes;      // that must move
+  double flops;      // on the matrix units
+  bool fp8 = false;  // of FP8 or MXFP4 weights: the FP8 rate bounds it
 };
 
-void report(Context& c, const std::string& name, const Timing& t, const Work& work, bool written, double peer_us) {
-  const double limit = std::max(work.bytes / (c.read_gbs * 1e3), work.flops / (c.bf16_tflops * 1e6));
+struct Peers {
+  double bf16_us = 0;  // 0: none
+  double fp8_us = 0;
+};
+
+void report(Context& c, const std::string& name, const Timing& t, const Work& work, bool written, const Peers& peers) {
+  const double rate = work.fp8 ? c.fp8_tflops : c.bf16_tflops;
+  const double limit = std::max(work.bytes / (c.read_gbs * 1e3), work.flops / (rate * 1e6));
   std::printf("%-36s %9.1f us [%.1f, %.1f]  %7.0f GB/s %6.0f TF  limit %8.1f us  frac %.2f  %s", name.c_str(),
               t.median_us, t.min_us, t.max_us, work.bytes / t.median_us * 1e-3, work.flops / t.median_us * 1e-6, limit,
               limit / t.median_us, written ? "written" : "NOT WRITTEN");
-  if (peer_us > 0) std::printf("  cublas bf16 %.1f us, ratio %.2f", peer_us, t.median_us / peer_us);
+  if (peers.bf16_us > 0) std::printf("  cublas bf16 %.1f us, ratio %.2f", peers.bf16_us, t.median_us / peers.bf16_us);
+  if (peers.fp8_us > 0) std::printf("  cublasLt fp8 %.1f us, ratio %.2f", peers.fp8_us, t.median_us / peers.fp8_us);
   std::printf("\n");
   std::fflush(stdout);
 }
@@ -190,6 +203,58 @@ double blas_us(Context& c, int64_t m, int64_t n, int64_t k) {
       .median_us;
 }
 
+// 0 where the library has no such product (few rows).
+double blas_lt_us(Context& c, int64_t m, int64_t n, int64_t k) {
+  const auto ok = [](cublasStatus_t status) {
+    DI_CHECK(status == CUBLAS_STATUS_SUCCESS, "cublasLt {}", static_cast<int>(status));
+  };
+  cublasLtMatmulDesc_t operation = nullptr;
+  ok(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  const cublasOperation_t transpose = CUBLAS_OP_T;
+  const int8_t fast = 1;
+  ok(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose));
+  ok(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
+  const float* scale = c.upload(std::vector<float>{.25F});
+  ok(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scale, sizeof scale));
+  ok(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scale, sizeof scale));
+  cublasLtMatrixLayout_t weights = nullptr;
+  cublasLtMatrixLayout_t rows = nullptr;
+  cublasLtMatrixLayout_t out = nullptr;
+  ok(cublasLtMatrixLayoutCreate(&weights, CUDA_R_8F_E4M3, static_cast<uint64_t>(k), static_cast<uint64_t>(n), k));
+  ok(cublasLtMatrixLayoutCreate(&rows, CUDA_R_8F_E4M3, static_cast<uint64_t>(k), static_cast<uint64_t>(m), k));
+  ok(cublasLtMatrixLayoutCreate(&out, CUDA_R_16BF, static_cast<uint64_t>(n), static_cast<uint64_t>(m), n));
+  constexpr size_t kWorkspace = size_t{64} << 20;
+  void* workspace = c.take(int64_t{kWorkspace}, Fill::kRandom);
+  cublasLtMatmulPreference_t preference = nullptr;
+  ok(cublasLtMatmulPreferenceCreate(&preference));
+  ok(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace,
+                                          sizeof kWorkspace));
+  cublasLtMatmulHeuristicResult_t choice{};
+  int found = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(c.blas_lt, operation, weights, rows, out, out, preference, 1, &choice, &found);
+  double us = 0;
+  if (status == CUBLAS_STATUS_SUCCESS && found > 0) {
+    const int64_t sets = sets_for(n * k);
+    std::vector<const void*> w;
+    for (int64_t s = 0; s < sets; ++s) w.push_back(c.take(n * k, Fill::kE4m3));
+    void* x = c.take(m * k, Fill::kE4m3);
+    void* y = c.take(m * n * 2, Fill::kBf16);
+    const float one = 1.F;
+    const float zero = 0.F;
+    us = measure(c, sets, [&](int64_t s) {
+           ok(cublasLtMatmul(c.blas_lt, operation, &one, w[static_cast<size_t>(s)], weights, x, rows, &zero, y, out, y,
+                             out, &choice.algo, workspace, kWorkspace, c.handle()));
+         }).median_us;
+  }
+  cublasLtMatmulPreferenceDestroy(preference);
+  cublasLtMatrixLayoutDestroy(out);
+  cublasLtMatrixLayoutDestroy(rows);
+  cublasLtMatrixLayoutDestroy(weights);
+  cublasLtMatmulDescDestroy(operation);
+  return us;
+}
+
 constexpr Numerics kTrained{true, true, 32};
 
 void bench_linear(Context& c, const char* name, WeightFormat format, int64_t n, int64_t k, int64_t groups) {
@@ -212,9 +277,11 @@ void bench_linear(Context& c, const char* name, WeightFormat format, int64_t n, 
     const bool written = writes_all(c, y, [&] { submit(0); });
     const Timing t = measure(c, sets, submit);
     const double bytes = static_cast<double>(bytes_of(w[0]) + m * (k * groups + n) * 2);
-    const double peer = groups == 1 ? blas_us(c, m, n, k) : 0;
-    report(c, label, t, {bytes, 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k)},
-           written, peer);
+    Peers peers;
+    if (groups == 1) peers.bf16_us = blas_us(c, m, n, k);
+    if (groups == 1 && format != WeightFormat::kBf16) peers.fp8_us = blas_lt_us(c, m, n, k);
+    const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+    report(c, label, t, {bytes, flops, format != WeightFormat::kBf16}, written, peers);
     c.free_all();
   }
 }
@@ -223,7 +290,7 @@ void bench_moe(Context& c) {
   constexpr int32_t kExperts = 48;  // one of eight ranks
   constexpr int64_t kWidth = 5120;
   constexpr int64_t kInner = 2304;
-  for (const int64_t rows : {8, 64, 256, 1024}) {  // pairs that reach this rank: 6/8 of the tokens times six
+  for (const int64_t rows : {8, 64, 256, 1024, 4096}) {  // pairs that reach this rank: 6/8 of the tokens times six
     const std::string label = fmt::format("moe 48 experts T{}", rows);
     if (!wanted(c, label)) continue;
     std::vector<ExpertWeights> experts;
@@ -251,7 +318,7 @@ void bench_moe(Context& c) {
     const Timing t = measure(c, 1, submit);  // the experts' 850 MB rotate by themselves
     const auto active = static_cast<double>(std::count(hit.begin(), hit.end(), true));
     const double expert = static_cast<double>(bytes_of(experts[0].w1) * 3);
-    report(c, label, t, {active * expert, 6.0 * static_cast<double>(rows * 6 * kWidth * kInner)}, written, 0);
+    report(c, label, t, {active * expert, 6.0 * static_cast<double>(rows * 6 * kWidth * kInner), true}, written, {});
     c.free_all();
   }
 }
@@ -295,7 +362,7 @@ void bench_attention(Context& c) {
     const bool written = writes_all(c, o, [&] { submit(0); });
     const Timing t = measure(c, 1, submit);
     const double n = rows;
-    report(c, label, t, {n * (128 * 528 + 512 * 288 + 2 * kHeads * kD * 2), n * 4.0 * kHeads * 640 * kD}, written, 0);
+    report(c, label, t, {n * (128 * 528 + 512 * 288 + 2 * kHeads * kD * 2), n * 4.0 * kHeads * 640 * kD}, written, {});
     c.free_all();
   }
 }
@@ -326,7 +393,7 @@ void bench_select(Context& c) {
     const bool written = writes_all(c, {selection, DType::kF32, rows, 512, 512}, [&] { submit(0); });
     const Timing t = measure(c, 1, submit);
     const double n = static_cast<double>(rows) * keys;
-    report(c, label, t, {n * 68, n * 2.0 * kHeads * 128}, written, 0);
+    report(c, label, t, {n * 68, n * 2.0 * kHeads * 128}, written, {});
     c.free_all();
   }
 }
@@ -353,7 +420,7 @@ void bench_streams(Context& c) {
       const std::string label = fmt::format("{} M{}", name, m);
       if (!wanted(c, label)) return;
       const bool written = writes_all(c, out, [&] { submit(0); });
-      report(c, label, measure(c, sets, submit), {bytes, 0}, written, 0);
+      report(c, label, measure(c, sets, submit), {bytes, 0}, written, {});
     };
     const double row = static_cast<double>(m * kH * 2);
     const auto at = [](const std::vector<Tensor>& v, int64_t s) { return v[static_cast<size_t>(s)]; };
@@ -387,8 +454,13 @@ void measure_ceilings(Context& c) {
   c.free_all();
   c.bf16_tflops = 2.0 * 8192. * 8192. * 8192. / blas_us(c, 8192, 8192, 8192) * 1e-6;
   c.free_all();
-  std::printf("ceilings: read %.0f GB/s, copy %.0f GB/s (read and written), bf16 %.0f TFLOP/s (cuBLAS, 8192 cubed)\n",
-              c.read_gbs, 2.0 * static_cast<double>(kBytes) / copy.median_us * 1e-3, c.bf16_tflops);
+  const double fp8_us = blas_lt_us(c, 8192, 8192, 8192);
+  c.free_all();
+  c.fp8_tflops = fp8_us > 0 ? 2.0 * 8192. * 8192. * 8192. / fp8_us * 1e-6 : 2 * c.bf16_tflops;
+  std::printf(
+      "ceilings: read %.0f GB/s, copy %.0f GB/s (read and written), bf16 %.0f TFLOP/s (cuBLAS), fp8 %.0f TFLOP/s "
+      "(cuBLASLt, one scale a tensor), 8192 cubed\n",
+      c.read_gbs, 2.0 * static_cast<double>(kBytes) / copy.median_us * 1e-3, c.bf16_tflops, c.fp8_tflops);
   std::fflush(stdout);
 }
 
@@ -406,14 +478,17 @@ int main(int argc, char** argv) {
   const auto info = device::cuda::describe(0);
   std::printf("device: %s, %d multiprocessors, %lld bytes\n", info->name.c_str(), info->multiprocessors,
               static_cast<long long>(info->memory_bytes));
-  DI_CHECK(
-      cublasCreate(&c.blas) == CUBLAS_STATUS_SUCCESS && cublasSetStream(c.blas, c.handle()) == CUBLAS_STATUS_SUCCESS,
-      "cublas");
+  DI_CHECK(cublasCreate(&c.blas) == CUBLAS_STATUS_SUCCESS &&
+               cublasSetStream(c.blas, c.handle()) == CUBLAS_STATUS_SUCCESS &&
+               cublasLtCreate(&c.blas_lt) == CUBLAS_STATUS_SUCCESS,
+           "cublas");
   measure_ceilings(c);
   bench_linear(c, "wq_a+wkv fp8", WeightFormat::kFp8Block, 1792, 5120, 1);
   bench_linear(c, "wq_b fp8", WeightFormat::kFp8Block, 32768, 1280, 1);
   bench_linear(c, "wo_a fp8 8 groups", WeightFormat::kFp8Block, 8192, 4096, 8);
   bench_linear(c, "wo_b fp8", WeightFormat::kFp8Block, 5120, 8192, 1);
+  bench_linear(c, "shared up+gate fp8", WeightFormat::kFp8Block, 4608, 5120, 1);
+  bench_linear(c, "shared down fp8", WeightFormat::kFp8Block, 5120, 2304, 1);
   bench_linear(c, "router bf16", WeightFormat::kBf16, 384, 5120, 1);
   bench_linear(c, "engram wkv fp8", WeightFormat::kFp8Block, 25600, 6144, 1);
   bench_linear(c, "lm_head bf16", WeightFormat::kBf16, 129280, 5120, 1);
@@ -421,6 +496,7 @@ int main(int argc, char** argv) {
   bench_attention(c);
   bench_select(c);
   bench_streams(c);
+  cublasLtDestroy(c.blas_lt);
   cublasDestroy(c.blas);
   return 0;
 }

@@ -38,6 +38,7 @@ struct Options {
   BenchKernelsOptions bench_kernels;
   BenchEngineOptions bench_engine;
   BenchLongContextOptions bench_long_context;
+  BenchModelOptions bench_model;
   BenchReplayOptions bench_replay;
   BenchSpeculationOptions bench_speculation;
   BenchCodecOptions bench_codec;
@@ -367,6 +368,33 @@ void add_bench_caches(CLI::App& bench, Options& o) {
       ->check(CLI::Range(1, 1024));
 }
 
+void add_bench_model(CLI::App& bench, BenchModelOptions& o) {
+  CLI::App& model = *bench.add_subcommand("model", "V4.1's layers at real widths with random weights");
+  model.add_option("--device", o.device, "cpu or cuda[:N]")->capture_default_str();
+  model.add_option("--shape", o.shape, "v41, or toy for a trial")
+      ->check(CLI::IsMember({"v41", "toy"}))
+      ->capture_default_str();
+  model.add_option("--layers", o.layers, "40: the real schedule; fewer: every kind of layer")
+      ->check(CLI::Range(6, 40))
+      ->capture_default_str();
+  model.add_option("--experts", o.experts, "Routed experts of a layer")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  model.add_option("--prefill", o.prefill, "Prompt lengths")->delimiter(',')->check(CLI::Range(1, 1 << 20));
+  model.add_option("--batches", o.batches, "Requests of a decode step")->delimiter(',')->check(CLI::Range(1, 4096));
+  model.add_option("--contexts", o.contexts, "Tokens before it")->delimiter(',')->check(CLI::Range(1, 1 << 20));
+  model.add_option("--steps", o.steps, "Decode steps, of which the median counts")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  model.add_option("--read-gbs", o.read_gbs, "Measured read bandwidth, GB/s")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  model.add_option("--matrix-tflops", o.matrix_tflops, "Measured matrix rate, TFLOP/s")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  model.add_option("--threads", o.threads, "Compute threads of the CPU")->check(CLI::Range(1, 1024));
+}
+
 void add_bench_codec(CLI::App& bench, BenchCodecOptions& o) {
   CLI::App& codec = *bench.add_subcommand("codec", "Token codec: texts, requests, streams, in processor time");
   codec.add_option("tokenizer", o.tokenizer, "tokenizer.json or its folder")->required();
@@ -439,6 +467,7 @@ void add_bench_serve(CLI::App& app, BenchServeOptions& o) {
 void add_bench(CLI::App& root, Options& o) {
   CLI::App& bench = *root.add_subcommand("bench", "Measure");
   bench.require_subcommand(1);
+  add_bench_model(bench, o.bench_model);
   add_bench_codec(bench, o.bench_codec);
   add_bench_speculation(bench, o.bench_speculation);
   CLI::App& kernels = *bench.add_subcommand("kernels", "CPU operators: ratios to this machine's ceilings, in one run");
@@ -582,6 +611,7 @@ int bench(const CLI::App& command, Options& o) {
                               &o.bench_speculation.folder, &o.bench_engine.folder}) {
     if (folder->empty()) *folder = default_model_folder();
   }
+  if (name == "model") return bench_model(o.bench_model);
   if (name == "long-context") return bench_long_context(o.bench_long_context);
   if (name == "engine") return bench_engine(o.bench_engine);
   if (name == "replay") return bench_replay(o.bench_replay);

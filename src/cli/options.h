@@ -151,6 +151,20 @@ struct BenchLongContextOptions {
   std::vector<int32_t> contexts = {1024, 8192, 32000, 262144};
 };
 
+struct BenchModelOptions {
+  std::string device = "cpu";
+  std::string shape = "v41";  // or "toy": the same topology, small
+  int32_t layers = 8;         // 40: the real schedule
+  int32_t experts = 384;
+  std::vector<int32_t> prefill = {512, 4096, 32768};
+  std::vector<int32_t> batches = {1, 8, 64, 256};
+  std::vector<int32_t> contexts = {1024, 32768, 131072};
+  int32_t steps = 9;       // of a decode row, of which the median counts
+  double read_gbs = 4450;  // ceilings, of an H200 (performance.md §3) unless given
+  double matrix_tflops = 700;
+  int32_t threads = 0;
+};
+
 struct BenchReplayOptions {
   std::string folder;
   std::string prompts;  // JSON lines with `messages`; empty: stories that the model tells itself
@@ -218,6 +232,7 @@ int bench_kernels(const BenchKernelsOptions& options);
 int bench_speculation(const BenchSpeculationOptions& options);
 int bench_engine(const BenchEngineOptions& options);
 int bench_long_context(const BenchLongContextOptions& options);
+int bench_model(const BenchModelOptions& options);
 int bench_replay(const BenchReplayOptions& options);
 int bench_codec(const BenchCodecOptions& options);
 int bench_agent(const BenchAgentOptions& options);

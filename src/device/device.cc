@@ -10,6 +10,11 @@ Result<void> Device::load(std::byte* to, const std::byte* from, size_t bytes) {
   return {};
 }
 
+Result<void> Device::copy(std::byte* to, const std::byte* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+  return {};
+}
+
 Result<const std::byte*> Device::share(const std::byte* data, size_t) {
   return data;
 }

@@ -22,6 +22,8 @@ class Device {
   virtual void release(std::byte* data, size_t bytes) = 0;
   // Fills memory of the device before anything runs on it (weights); has finished when it returns.
   virtual Result<void> load(std::byte* to, const std::byte* from, size_t bytes);
+  // Inside the device's memory, ranges apart; after what `load` has put there; has finished when it returns.
+  virtual Result<void> copy(std::byte* to, const std::byte* from, size_t bytes);
   // Where the operators read host data that stays where it is (tables too large for the device). The range must outlive
   // the device.
   virtual Result<const std::byte*> share(const std::byte* data, size_t bytes);

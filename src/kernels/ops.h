@@ -178,7 +178,7 @@ struct CompressArgs {
   float norm_eps;
   bool round_bf16;
   Rows rows;
-  const int32_t* closing;  // [G]
+  const int32_t* closing;  // [G]; -1: none (captured steps have room for more), its row of `latent` is not written
   int32_t n_closing;
   CompressorStateView state;
   Tensor latent;  // out [G, D], before rope
@@ -214,7 +214,7 @@ struct PageStoreArgs {
   int32_t rope_dim;
   int32_t ratio;
   Rows rows;
-  const int32_t* closing;  // [G] rows
+  const int32_t* closing;  // [G] rows; -1: nothing is written
   int32_t n_closing;
   bool round_bf16;
   PageView pages;
@@ -303,7 +303,8 @@ struct ExpertWeights {
 struct ExpertForm {
   int64_t inner = 0;  // I
   WeightFormat format = WeightFormat::kBf16;
-  bool aligned = false;  // every tensor starts at a multiple of 16 bytes
+  int32_t block = 32;    // of FP8 tiles
+  bool aligned = false;  // every tensor starts at a multiple of 16 bytes, its scales at one of 4
 };
 
 inline ExpertForm form_of(const ExpertWeights* experts, int64_t n) {
@@ -311,10 +312,12 @@ inline ExpertForm form_of(const ExpertWeights* experts, int64_t n) {
   if (n == 0) return form;
   form.inner = experts->w1.rows;
   form.format = experts->w1.format;
+  form.block = experts->w1.block;
   form.aligned = true;
   for (int64_t e = 0; e < n; ++e) {
     for (const Weight* w : {&experts[e].w1, &experts[e].w3, &experts[e].w2}) {
-      form.aligned = form.aligned && reinterpret_cast<uintptr_t>(w->data) % 16 == 0;
+      form.aligned = form.aligned && reinterpret_cast<uintptr_t>(w->data) % 16 == 0 &&
+                     reinterpret_cast<uintptr_t>(w->scale) % 4 == 0;
     }
   }
   return form;
@@ -400,6 +403,8 @@ struct ArgmaxArgs {
   int32_t* ids;
 };
 
+struct Graph;  // work of a stream that a backend has captured
+
 struct Ops {
   const char* name;  // "cpu-ref", "cpu-avx2", "cpu-avx512bf16", "cuda-sm90", …
   void (*embed)(const EmbedArgs&, Stream&);
@@ -433,6 +438,13 @@ struct Ops {
   // read its source when it returns; copy_out waits until the bytes are there.
   void (*copy_in)(void* to, const void* from, int64_t bytes, Stream&) = nullptr;
   void (*copy_out)(void* to, const void* from, int64_t bytes, Stream&) = nullptr;
+  // Work that is captured once and replayed with one call (null where the backend has no such thing). What `submit`
+  // puts on the stream is kept instead of run: operators only, after the same ones have run once (memory of the backend
+  // may grow then). Every address in it must stay. A graph is void when scratch_version has changed since.
+  Graph* (*capture)(void (*submit)(void*), void* argument, Stream&) = nullptr;
+  void (*replay)(const Graph&, Stream&) = nullptr;
+  void (*drop)(Graph*) = nullptr;
+  int64_t (*scratch_version)(Stream&) = nullptr;
 };
 
 }  // namespace di::kernels

@@ -44,6 +44,7 @@ Result<std::unique_ptr<FixtureRun>> FixtureRun::create(const FixtureModel& model
   forward.numerics = options.numerics;
   forward.draft_context = options.draft_context;
   forward.ablation = options.ablation;
+  forward.graphs = options.graphs;
   run->forward_ = std::make_unique<Forward>(model.config, model.schedule, model.weights, backend.ops, backend.stream,
                                             backend.device, forward);
   return run;

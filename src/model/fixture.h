@@ -36,6 +36,7 @@ struct FixtureOptions {
   int32_t block_tokens = 128;
   int32_t max_tokens = 4096;  // capacity of the one sequence
   Ablation ablation;
+  bool graphs = true;  // ForwardOptions::graphs
 };
 
 // One sequence in state slot 1 (2 is free for a replay), blocks 1… (0 is left unused, as the engine reserves it).

@@ -21,8 +21,10 @@ Forward::Forward(const ModelConfig& config, const Schedule& schedule, const Mode
     : config_(config),
       schedule_(schedule),
       weights_(weights),
+      backend_(ops),
       ops_(ops),
       stream_(stream),
+      device_(device),
       options_(options),
       dtype_(options.numerics == NumericMode::kTrained ? DType::kBf16 : DType::kF32),
       workspace_(device),
@@ -31,7 +33,84 @@ Forward::Forward(const ModelConfig& config, const Schedule& schedule, const Mode
   numerics_.quantise_activations = options.numerics == NumericMode::kTrained;
 }
 
+Forward::~Forward() {
+  for (const auto& c : captured_) {
+    if (c->graph != nullptr) backend_.drop(c->graph);
+  }
+}
+
 ForwardResult Forward::run(const Batch& batch, KvCache& cache, const Tap* tap) {
+  if (may_capture(tap)) {
+    StepShape shape = step_shape(batch);
+    shape.cache = cache.block(0);
+    if (shape.rows > 0) return run_captured(batch, cache, shape);
+  }
+  return run_rows(batch, cache, tap);
+}
+
+// V4's hash layers and the ablations look at values on the host in the midst of a step.
+bool Forward::may_capture(const Tap* tap) const {
+  const Ablation& a = options_.ablation;
+  return options_.graphs && backend_.capture != nullptr && tap == nullptr && config_.family == Family::kV41 &&
+         a.engram && a.selection && a.candidates && a.candidate_scores;
+}
+
+// The first step of a shape runs as it is, so that the memory it needs is there; the second is captured.
+ForwardResult Forward::run_captured(const Batch& batch, KvCache& cache, const StepShape& shape) {
+  const Batch padded = pad_batch(config_, batch, shape);
+  auto it = std::find_if(captured_.begin(), captured_.end(), [&](const auto& c) { return c->shape == shape; });
+  if (it != captured_.end() && (*it)->graph != nullptr && (*it)->scratch_version != backend_.scratch_version(stream_)) {
+    backend_.drop((*it)->graph);
+    captured_.erase(it);
+    it = captured_.end();
+  }
+  ForwardResult result;
+  if (it == captured_.end()) {
+    captured_.push_back(std::make_unique<Captured>());
+    captured_.back()->shape = shape;
+    result = run_rows(padded, cache, nullptr);
+  } else {
+    Captured& c = **it;
+    run_staged(padded, cache, c.inputs, idle_ops(backend_));
+    if (c.graph == nullptr) {
+      const Result<void> room = c.inputs.reserve(device_);
+      DI_CHECK(room.has_value(), "inputs of a captured step: {}", room.error().message);
+      struct Call {
+        Forward& forward;
+        const Batch& batch;
+        KvCache& cache;
+        Captured& captured;
+      } call{*this, padded, cache, c};
+      c.scratch_version = backend_.scratch_version(stream_);
+      c.graph = backend_.capture(
+          [](void* argument) {
+            Call& self = *static_cast<Call*>(argument);
+            self.captured.result =
+                self.forward.run_staged(self.batch, self.cache, self.captured.inputs, self.forward.backend_);
+          },
+          &call, stream_);
+    }
+    c.inputs.send(backend_, stream_);
+    backend_.replay(*c.graph, stream_);
+    ++replays_;
+    result = c.result;
+  }
+  // Without the rows of the padding.
+  result.logits.rows = result.hidden.rows = static_cast<int64_t>(batch.logit_rows.size());
+  return result;
+}
+
+ForwardResult Forward::run_staged(const Batch& batch, KvCache& cache, StagedInputs& inputs, const kernels::Ops& ops) {
+  inputs.begin();
+  staged_ = &inputs;
+  ops_ = ops;
+  const ForwardResult result = run_rows(batch, cache, nullptr);
+  ops_ = backend_;
+  staged_ = nullptr;
+  return result;
+}
+
+ForwardResult Forward::run_rows(const Batch& batch, KvCache& cache, const Tap* tap) {
   workspace_.release({});
   Pass pass{.batch = &batch, .cache = cache, .tap = tap, .forward = this};
   const auto sequences = static_cast<int64_t>(batch.state_slot.size());

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "model/config.h"
 #include "model/rope.h"
 #include "model/schedule.h"
+#include "model/step_graphs.h"
 #include "model/weights.h"
 #include "model/workspace.h"
 
@@ -47,6 +49,7 @@ struct ForwardOptions {
   NumericMode numerics = NumericMode::kTrained;
   bool engram_copysign = true;  // model.md §12, sign of an exactly zero dot
   bool draft_context = false;   // store the draft layers' context KV (target features of §8)
+  bool graphs = true;           // decode steps are captured and replayed where the backend can (step_graphs.h)
   Ablation ablation;
 };
 
@@ -73,6 +76,9 @@ class Forward {
  public:
   Forward(const ModelConfig& config, const Schedule& schedule, const ModelWeights& weights, const kernels::Ops& ops,
           kernels::Stream& stream, device::Device& device, ForwardOptions options);
+  ~Forward();
+  Forward(const Forward&) = delete;
+  Forward& operator=(const Forward&) = delete;
 
   // Computes the rows of the batch, writes the caches, returns logits of batch.logit_rows.
   ForwardResult run(const Batch& batch, KvCache& cache, const Tap* tap = nullptr);
@@ -94,6 +100,7 @@ class Forward {
   const ModelConfig& config() const { return config_; }
   const ForwardOptions& options() const { return options_; }
   size_t workspace_bytes() const { return workspace_.bytes_held(); }
+  int64_t replays() const { return replays_; }  // steps that were replayed
 
  private:
   struct Pass;  // one call's context (forward_pass.h)
@@ -105,7 +112,20 @@ class Forward {
     kernels::Tensor comb;  // [rows, hc·hc] fp32
   };
 
+  // A captured step.
+  struct Captured {
+    StepShape shape;
+    StagedInputs inputs;
+    kernels::Graph* graph = nullptr;  // null: the shape has been seen once
+    int64_t scratch_version = 0;
+    ForwardResult result;
+  };
+
   // forward.cc
+  ForwardResult run_rows(const Batch& batch, KvCache& cache, const Tap* tap);
+  ForwardResult run_captured(const Batch& batch, KvCache& cache, const StepShape& shape);
+  ForwardResult run_staged(const Batch& batch, KvCache& cache, StagedInputs& inputs, const kernels::Ops& ops);
+  bool may_capture(const Tap* tap) const;
   void block(Pass& pass, const LayerPlan& plan, const LayerWeights& w);
   Site hc_in(Pass& pass, const float* fn, const float* base, const float* scale, const kernels::Weight& norm);
   void hc_out(Pass& pass, const Site& site, const kernels::Tensor& out);
@@ -131,6 +151,9 @@ class Forward {
   template <class T>
   const T* on_device(const T* data, int64_t n) {
     if (ops_.copy_in == nullptr || data == nullptr) return data;
+    if (staged_ != nullptr) {
+      return static_cast<const T*>(staged_->place(data, n * static_cast<int64_t>(sizeof(T))));
+    }
     T* copy = workspace_.array<T>(n);
     ops_.copy_in(copy, data, n * static_cast<int64_t>(sizeof(T)), stream_);
     return copy;
@@ -155,13 +178,18 @@ class Forward {
   const ModelConfig& config_;
   const Schedule& schedule_;
   const ModelWeights& weights_;
-  const kernels::Ops& ops_;
+  const kernels::Ops& backend_;
+  kernels::Ops ops_;  // the backend's, or idle ones while a step's inputs are collected
   kernels::Stream& stream_;
+  device::Device& device_;
   ForwardOptions options_;
   kernels::DType dtype_;
   kernels::Numerics numerics_;
   Workspace workspace_;
   RopeFrequencies rope_;
+  StagedInputs* staged_ = nullptr;  // not null: host arrays are collected there
+  std::vector<std::unique_ptr<Captured>> captured_;
+  int64_t replays_ = 0;
   // Row arrays of the latest draft round.
   RowSet draft_rows_;
   std::vector<int32_t> draft_ids_;

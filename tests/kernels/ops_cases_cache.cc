@@ -356,7 +356,7 @@ std::vector<int32_t> draw_candidates(Run& r, const Scene& s, int32_t ratio, int3
 void selection(Run& r, bool exact) {
   const int32_t ratio = r.pick<int32_t>({1, 2});
   const int64_t per_block = r.pick<int64_t>({16, 64, 128});
-  const int64_t past = r.real() ? 1500 : r.pick<int64_t>({8, 60, 700});
+  const int64_t past = r.real() ? r.pick<int64_t>({1500, 9000}) : r.pick<int64_t>({8, 60, 700});
   const Scene s = draw_scene(r, past, ratio, per_block);
   const int64_t width = r.real() ? 128 : r.pick<int64_t>({32, 64, 128});
   const int32_t heads = static_cast<int32_t>(r.real() ? 32 : r.pick<int64_t>({1, 2, 4, 8}));

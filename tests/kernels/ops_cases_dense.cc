@@ -165,6 +165,32 @@ void case_linear(Run& r) {
   r.result("y", y, kSum);
 }
 
+// Weights as they are placed on a device, whose rows the fast forms read in pieces of 16 bytes; scales within a tile up
+// to 20 binades apart.
+WeightFormat placed_format(Run& r) {
+  return r.pick({WeightFormat::kBf16, WeightFormat::kFp8Block, WeightFormat::kFp4Row});
+}
+
+void case_placed_linear(Run& r) {
+  const int64_t t = r.real() ? r.pick<int64_t>({1, 3, 9}) : r.pick<int64_t>({1, 7, 8, 9, 16, 17, 65, 193});
+  const WeightFormat format = placed_format(r);
+  const int32_t groups = r.pick<int32_t>({1, 1, 2});
+  const int64_t outputs = r.real() ? 1312 : r.pick<int64_t>({8, 33, 64, 96, 200}) * groups;
+  const int64_t cols = r.real() ? 2560 : r.pick<int64_t>({128, 256, 640, 1152});
+  const Weight w = r.placed_weight(format, outputs, cols, r.pick<int32_t>({4, 20}));
+  const Tensor x = r.input(t, cols * groups, DType::kBf16);
+  const Numerics numerics = any_numerics(r);
+  const Tensor y = r.output(t, outputs, r.dtype());
+  for (const auto& [a, b] : r.chunks(t)) {
+    if (groups == 1) {
+      r.ops().linear({slice(x, a, b), w, numerics, false, slice(y, a, b)}, r.stream());
+    } else {
+      r.ops().grouped_linear({slice(x, a, b), w, groups, numerics, slice(y, a, b)}, r.stream());
+    }
+  }
+  r.result("y", y, kSum);
+}
+
 void case_grouped_linear(Run& r) {
   const int64_t t = r.rows();
   const int32_t groups = r.real() ? 8 : r.pick<int32_t>({1, 2, 3, 8});
@@ -256,17 +282,27 @@ void case_router(Run& r) {
   r.result("weights", weights, t, k, kSum);
 }
 
-void case_moe(Run& r) {
+// `placed`: bf16 rows and weights as they are placed on a device.
+void moe_case(Run& r, bool placed) {
   const int64_t t = r.rows();
-  const bool plain = !r.real() && r.integer(0, 2) == 0;
-  const int64_t h = r.real() ? 5120 : plain ? r.pick<int64_t>({8, 40, 64}) : r.pick<int64_t>({32, 64, 96, 160});
-  const int64_t inner = r.real() ? 2304 : plain ? r.pick<int64_t>({8, 24, 64}) : r.pick<int64_t>({32, 64, 96});
+  const bool plain = !placed && !r.real() && r.integer(0, 2) == 0;
+  const int64_t h = r.real() ? 5120
+                    : placed ? 128 * r.integer(1, 2)
+                    : plain  ? r.pick<int64_t>({8, 40, 64})
+                             : r.pick<int64_t>({32, 64, 96, 160});
+  const int64_t inner = r.real() ? 2304
+                        : placed ? 128 * r.integer(1, 2)
+                        : plain  ? r.pick<int64_t>({8, 24, 64})
+                                 : r.pick<int64_t>({32, 64, 96});
   const int32_t n = static_cast<int32_t>(r.real() ? 3 : r.pick<int64_t>({1, 4, 8, 16}));
   const int32_t k = static_cast<int32_t>(r.integer(1, std::min(n, 3)));
   const WeightFormat routed = plain ? plain_format(r) : WeightFormat::kFp4Row;
   const WeightFormat dense = plain ? routed : r.pick({WeightFormat::kFp8Block, WeightFormat::kBf16});
   const auto expert = [&](WeightFormat f) {
     ExpertWeights e;
+    if (placed)
+      return ExpertWeights{r.placed_weight(f, inner, h, 5), r.placed_weight(f, inner, h, 5),
+                           r.placed_weight(f, h, inner, 5)};
     e.w1 = r.weight(f, inner, h);
     e.w3 = r.weight(f, inner, h);
     e.w2 = r.weight(f, h, inner);
@@ -290,8 +326,9 @@ void case_moe(Run& r) {
   }
   const int32_t* d_ids = r.array(ids);
   const float* weights = r.array(r.values(t * k, Fill::kNormal, .5F));
-  const Tensor y = r.input(t, h, r.dtype());
-  const Numerics numerics = any_numerics(r);
+  const Tensor y = r.input(t, h, placed ? DType::kBf16 : r.dtype());
+  Numerics numerics = any_numerics(r);
+  if (placed) numerics = {true, r.coin(), 32};
   const Tensor out = r.output(t, h, r.dtype());
   const float limit = r.pick({10.F, 1.F});
   for (const auto& [a, b] : r.chunks(t)) {
@@ -300,6 +337,13 @@ void case_moe(Run& r) {
                 r.stream());
   }
   r.result("out", out, numerics.quantise_activations ? kRequantised : kSum);
+}
+
+void case_moe(Run& r) {
+  moe_case(r, false);
+}
+void case_placed_moe(Run& r) {
+  moe_case(r, true);
 }
 
 void case_engram_gather(Run& r) {
@@ -420,12 +464,14 @@ std::vector<Case> dense_cases() {
           {"hc_head", case_hc_head},
           {"hc_head_mix", case_hc_head_mix},
           {"linear", case_linear},
+          {"placed_linear", case_placed_linear},
           {"grouped_linear", case_grouped_linear},
           {"rms_norm", case_rms_norm},
           {"rope_table", case_rope_table},
           {"q_rope", case_q_rope},
           {"router", case_router},
           {"moe", case_moe},
+          {"placed_moe", case_placed_moe},
           {"engram_gather", case_engram_gather},
           {"engram_gate", case_engram_gate},
           {"stream_mean", case_stream_mean},

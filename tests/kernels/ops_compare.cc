@@ -261,22 +261,37 @@ Tensor Run::output(int64_t rows, int64_t cols, DType dtype) {
 
 // Checkpoints are mapped, not copied: a tensor starts at any multiple of its own element size.
 Weight Run::weight(WeightFormat format, int64_t rows, int64_t cols, Fill fill, int32_t block) {
+  Placement at;
+  at.data = pick<int64_t>({0, 0, 4, 8, 12});
+  if (format == WeightFormat::kBf16) at.data += pick<int64_t>({0, 2});
+  if (format != WeightFormat::kBf16 && format != WeightFormat::kF32) {
+    at.data += integer(0, 3);
+    at.scale = integer(0, 3);
+  }
+  return make_weight(format, rows, cols, fill, block, at);
+}
+
+Weight Run::placed_weight(WeightFormat format, int64_t rows, int64_t cols, int32_t binades) {
+  return make_weight(format, rows, cols, Fill::kNormal, 32, {0, 0, binades});
+}
+
+Weight Run::make_weight(WeightFormat format, int64_t rows, int64_t cols, Fill fill, int32_t block,
+                        const Placement& at) {
   Weight w;
   w.format = format;
   w.rows = rows;
   w.cols = cols;
   w.block = block;
   const int64_t n = rows * cols;
-  const int64_t misalign = pick<int64_t>({0, 0, 4, 8, 12});
   if (format == WeightFormat::kF32 || format == WeightFormat::kBf16) {
     const std::vector<float> v = values(n, fill, .25F);
     if (format == WeightFormat::kF32) {
-      w.data = upload(v.data(), n * 4, misalign);
+      w.data = upload(v.data(), n * 4, at.data);
       return w;
     }
     std::vector<Bf16> rounded(v.size());
     for (size_t i = 0; i < v.size(); ++i) rounded[i] = to_bf16(v[i]);
-    w.data = upload(rounded.data(), n * 2, misalign + pick<int64_t>({0, 2}));
+    w.data = upload(rounded.data(), n * 2, at.data);
     return w;
   }
   const bool fp4 = format == WeightFormat::kFp4Row;
@@ -290,9 +305,11 @@ Weight Run::weight(WeightFormat format, int64_t rows, int64_t cols, Fill fill, i
   const int64_t group = format == WeightFormat::kFp8Block ? block : 32;
   std::vector<uint8_t> scale(static_cast<size_t>(scale_rows * ((cols + group - 1) / group)));
   const int64_t centre = fp4 ? 125 : 120;
-  for (uint8_t& s : scale) s = static_cast<uint8_t>(integer(centre - 3, centre + 1));
-  w.data = upload(data.data(), static_cast<int64_t>(data.size()), misalign + integer(0, 3));
-  w.scale = static_cast<uint8_t*>(upload(scale.data(), static_cast<int64_t>(scale.size()), integer(0, 3)));
+  for (uint8_t& s : scale) {
+    s = static_cast<uint8_t>(at.binades == 0 ? integer(centre - 3, centre + 1) : integer(centre - at.binades, centre));
+  }
+  w.data = upload(data.data(), static_cast<int64_t>(data.size()), at.data);
+  w.scale = static_cast<uint8_t*>(upload(scale.data(), static_cast<int64_t>(scale.size()), at.scale));
   return w;
 }
 

@@ -88,6 +88,8 @@ class Run {
   Tensor tensor(int64_t rows, int64_t cols, DType dtype, const std::vector<float>& values);
   Tensor output(int64_t rows, int64_t cols, DType dtype);
   Weight weight(WeightFormat format, int64_t rows, int64_t cols, Fill fill = Fill::kNormal, int32_t block = 32);
+  // As a checkpoint that was placed lies: values and scales at multiples of 64 bytes, scales up to 2^binades apart.
+  Weight placed_weight(WeightFormat format, int64_t rows, int64_t cols, int32_t binades);
   template <class T>
   T* array(const std::vector<T>& values) {
     return static_cast<T*>(upload(values.data(), static_cast<int64_t>(values.size() * sizeof(T)), 0));
@@ -118,6 +120,12 @@ class Run {
   Memory& memory() { return *backend_.memory; }
 
  private:
+  struct Placement {
+    int64_t data = 0;  // bytes behind a multiple of 64
+    int64_t scale = 0;
+    int32_t binades = 0;  // 0: around the usual size
+  };
+  Weight make_weight(WeightFormat format, int64_t rows, int64_t cols, Fill fill, int32_t block, const Placement& at);
   void* upload(const void* data, int64_t bytes, int64_t misalign);
   void* blank(int64_t bytes);
   template <class T>

@@ -26,7 +26,16 @@ if(DI_CUDA)
 
   add_executable(bench_kernels_cuda EXCLUDE_FROM_ALL
     ${CMAKE_SOURCE_DIR}/bench/device/bench_kernels_cuda.cc ${CMAKE_SOURCE_DIR}/bench/device/ceilings.cu)
-  target_link_libraries(bench_kernels_cuda PRIVATE di_kernels di_device CUDA::cublas)
+  target_link_libraries(bench_kernels_cuda PRIVATE di_kernels di_device CUDA::cublas CUDA::cublasLt)
+
+  # Counts the runtime calls of a program that is started with CUDA_INJECTION64_PATH pointing at it.
+  find_library(DI_CUPTI cupti HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_TARGET_DIR}/lib
+    ${CUDAToolkit_TARGET_DIR}/extras/CUPTI/lib64)
+  if(DI_CUPTI)
+    add_library(api_calls MODULE EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/device/api_calls.cc)
+    target_include_directories(api_calls SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    target_link_libraries(api_calls PRIVATE ${DI_CUPTI})
+  endif()
 elseif(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # the fibers switch stacks under the sanitizers' feet
   # Without the backend, whose operators have the same names: the kernels on the CPU, under the sequential emulation of
   # cuda_emulation/. One C++ file per .cu file.

@@ -45,7 +45,9 @@ class CudaDevice final : public Device {
                   total);
     }
     DI_TRY(check(status, "allocating"));
+    // On the legacy stream, which no other stream here waits for: what is submitted next must not be cleared.
     DI_TRY(check(cudaMemset(data, 0, bytes), "clearing new memory"));
+    DI_TRY(check(cudaStreamSynchronize(nullptr), "clearing new memory"));
     return static_cast<std::byte*>(data);
   }
 
@@ -77,6 +79,12 @@ class CudaDevice final : public Device {
       done += n;
     }
     return stream_.wait();
+  }
+
+  Result<void> copy(std::byte* to, const std::byte* from, size_t bytes) override {
+    DI_TRY(check(cudaSetDevice(index_), "choosing the device"));
+    DI_TRY(check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice), "copying on the device"));
+    return check(cudaStreamSynchronize(nullptr), "copying on the device");
   }
 
   Result<const std::byte*> share(const std::byte* data, size_t bytes) override {

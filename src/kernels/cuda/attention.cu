@@ -1,12 +1,14 @@
 // Attention over window and selected entries in one softmax with a sink (model.md §5.4), reading the records as stored.
 // Two forms with one interface:
 //   tensor  bf16 queries and quantised records: the entries of a tile are widened to bf16 in shared memory (exact: at
-//   most
-//           six significant bits), scores and values by mma.m16n8k16, softmax online in fp32.
+//           most six significant bits; times 2^-60, which the fp32 sums make up for), scores and values by
+//           mma.m16n8k16. Every tile of 64 entries has a softmax of its own; tiles are merged in ascending order.
 //   exact   everything else, fp32 on the CUDA cores: one warp per head, two passes over the entries.
-// A row's result depends on its own entries only; a block has 16 or 64 heads of a row, which changes no sum.
+// A row's result depends on its own entries only; a block has 16 or 64 heads of a row, which changes no sum. With few
+// rows a tile has a block of its own and a second kernel merges them: the same operations in the same order.
 #include "kernels/cuda/common/block.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/streamed.cuh"
 
 namespace di::kernels::cuda {
 namespace {
@@ -117,6 +119,7 @@ __global__ void __launch_bounds__(kExactHeads * 32) attention_exact_kernel(const
 // ---- tensor ----
 
 constexpr int kTile = 64;  // entries of a tile
+constexpr int kStoreThreads = 256;
 constexpr int kTensorThreads = 256;
 constexpr int kTensorWarps = kTensorThreads / 32;
 constexpr int kScorePitch = kTile + 2;
@@ -144,71 +147,126 @@ DI_HD TensorLayout tensor_layout(int heads, int64_t d) {
   return l;
 }
 
+// Of a head: the tile's largest score and sum, and what both the sum so far and the tile's are multiplied by.
 struct HeadState {
-  float max;
-  float sum;
-  float factor;
-  float unused;
+  float max;     // of all tiles so far
+  float sum;     // relative to max
+  float before;  // exp(max before - max)
+  float tile;    // exp(tile's max - max)
 };
+
+// The state after a tile with the given largest score and sum.
+__device__ __forceinline__ HeadState merge_state(const HeadState& old, float tile_max, float tile_sum) {
+  const float max = fmaxf(old.max, tile_max);
+  if (max == -INFINITY) return {max, 0.F, 1.F, 0.F};
+  const float before = expf(old.max - max);
+  const float tile = expf(tile_max - max);
+  return {max, fmaf(old.sum, before, tile_sum * tile), before, tile};
+}
+
+inline constexpr float kEntryFactor = 0x1p60F;  // widened entries are this much too small
+
+// Halves of two registers: the low ones, or the high ones.
+__device__ __forceinline__ uint32_t low_halves(uint32_t a, uint32_t b) {
+  return (a & 0xffffU) | b << 16;
+}
+__device__ __forceinline__ uint32_t high_halves(uint32_t a, uint32_t b) {
+  return a >> 16 | (b & 0xffff0000U);
+}
+
+__device__ __forceinline__ uint32_t load_word(const uint8_t* from) {
+  return static_cast<uint32_t>(from[0]) | static_cast<uint32_t>(from[1]) << 8 | static_cast<uint32_t>(from[2]) << 16 |
+         static_cast<uint32_t>(from[3]) << 24;
+}
 
 // Sixteen channels of a record as bf16, 32 bytes of shared memory.
 __device__ __forceinline__ void widen(const Entry& entry, int part, uint16_t* to) {
-  float v[16];
+  uint32_t out[8] = {};
   if (entry.at.data == nullptr) {
-#pragma unroll
-    for (float& x : v) x = 0.F;
   } else if (entry.format == KvFormat::kE4m3Ue8m0) {
-    uint32_t words[4];
     const uint8_t* from = entry.at.data + part * 16;
+    uint4 raw;
     if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
-      const uint4 raw = *reinterpret_cast<const uint4*>(from);
-      words[0] = raw.x;
-      words[1] = raw.y;
-      words[2] = raw.z;
-      words[3] = raw.w;
+      raw = *reinterpret_cast<const uint4*>(from);
     } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        words[i] = static_cast<uint32_t>(from[4 * i]) | static_cast<uint32_t>(from[4 * i + 1]) << 8 |
-                   static_cast<uint32_t>(from[4 * i + 2]) << 16 | static_cast<uint32_t>(from[4 * i + 3]) << 24;
-      }
+      raw = uint4{load_word(from), load_word(from + 4), load_word(from + 8), load_word(from + 12)};
     }
-    const float s = e8m0_to_float(entry.at.scale[part / 2]);
+    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+    const uint32_t factor = code_factor<WeightFormat::kFp8Block>(entry.at.scale[part / 2]);
 #pragma unroll
-    for (int i = 0; i < 16; ++i) v[i] = e4m3_to_float(static_cast<uint8_t>(words[i / 4] >> (8 * (i % 4)))) * s;
+    for (int i = 0; i < 4; ++i) {
+      uint32_t r[2];
+      widen_fp8(words[i], factor, r);
+      out[2 * i] = low_halves(r[0], r[1]);
+      out[2 * i + 1] = high_halves(r[0], r[1]);
+    }
   } else {  // kE2m1E4m3
-    uint32_t words[2];
     const uint8_t* from = entry.at.data + part * 8;
+    uint2 raw;
     if (reinterpret_cast<uintptr_t>(from) % 8 == 0) {
-      const uint2 raw = *reinterpret_cast<const uint2*>(from);
-      words[0] = raw.x;
-      words[1] = raw.y;
+      raw = *reinterpret_cast<const uint2*>(from);
     } else {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        words[i] = static_cast<uint32_t>(from[4 * i]) | static_cast<uint32_t>(from[4 * i + 1]) << 8 |
-                   static_cast<uint32_t>(from[4 * i + 2]) << 16 | static_cast<uint32_t>(from[4 * i + 3]) << 24;
-      }
+      raw = uint2{load_word(from), load_word(from + 4)};
     }
-    const float s = e4m3_to_float(entry.at.scale[part]);
+    const uint32_t words[2] = {raw.x, raw.y};
+    const float scale = e4m3_to_float(entry.at.scale[part]) * 0x1p66F;  // codes are 2^-126 times their values
+    const uint32_t factor = pack_exact_bf16(scale, scale);
 #pragma unroll
-    for (int i = 0; i < 16; ++i) v[i] = e2m1_to_float(words[i / 8] >> (4 * (i % 8))) * s;
+    for (int i = 0; i < 2; ++i) {
+      uint32_t r[4];
+      widen_fp4(words[i], factor, r);
+      out[4 * i] = low_halves(r[0], r[1]);
+      out[4 * i + 1] = low_halves(r[2], r[3]);
+      out[4 * i + 2] = high_halves(r[0], r[1]);
+      out[4 * i + 3] = high_halves(r[2], r[3]);
+    }
   }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    *reinterpret_cast<uint4*>(to + 8 * i) =
-        uint4{pack_exact_bf16(v[8 * i], v[8 * i + 1]), pack_exact_bf16(v[8 * i + 2], v[8 * i + 3]),
-              pack_exact_bf16(v[8 * i + 4], v[8 * i + 5]), pack_exact_bf16(v[8 * i + 6], v[8 * i + 7])};
-  }
+  *reinterpret_cast<uint4*>(to) = uint4{out[0], out[1], out[2], out[3]};
+  *reinterpret_cast<uint4*>(to + 8) = uint4{out[4], out[5], out[6], out[7]};
 }
 
-// kHeadTiles·16 heads of one row; kParts = D/64. Warp w takes entries 8w … 8w+7 of a tile for the scores and channels
-// 8·kParts·w … of the output.
+// What a block of one tile leaves for the merge: [rows, tiles, heads] values of a head's width, and its largest score
+// and sum. Null: the block has all tiles of its row.
+struct Parts {
+  float* values;
+  float2* states;  // max, sum
+  int tiles;       // room for
+};
+
+// Two neighbouring channels of head `head` of row t, the sum over all tiles divided by what the softmax and the sink
+// make; then rounding and the inverse rotation.
+__device__ __forceinline__ void store_pair(const AttentionArgs& a, int64_t t, int64_t head, int d, int c,
+                                           const HeadState& s, float re, float im) {
+  const float sink = a.sink[head];
+  const float max = fmaxf(s.max, sink);
+  float factor = 0.F;
+  if (s.max > -INFINITY) {
+    const float scaled = expf(s.max - max);
+    factor = scaled / fmaf(s.sum, scaled, expf(sink - max));
+  }
+  re *= factor;
+  im *= factor;
+  if (a.round_bf16) {
+    re = round_bf16(re);
+    im = round_bf16(im);
+  }
+  const int tail = c - (d - a.rope_dim);
+  if (tail >= 0) rotate_pair(re, im, a.table + t * a.rope_dim, tail / 2, true);
+  store_value(a.o, t, head * d + c, re);
+  store_value(a.o, t, head * d + c + 1, im);
+}
+
+// kHeadTiles·16 heads of one row; kParts = D/64. For the scores the warps share heads and entries of a tile, for the
+// output warp w has channels 8·kParts·w …
 template <int kHeadTiles, int kParts>
-__global__ void __launch_bounds__(kTensorThreads, 1) attention_tensor_kernel(const __grid_constant__ AttentionArgs a) {
+__global__ void __launch_bounds__(kTensorThreads, 1)
+    attention_tensor_kernel(const __grid_constant__ AttentionArgs a, const __grid_constant__ Parts parts) {
   constexpr int kHeads = kHeadTiles * 16;
   constexpr int kD = kParts * 64;
   constexpr int kPitchD = kD + 8;
+  // A warp's share of the scores: as square as possible, so that operands are read few times.
+  constexpr int kScoreHeads = kHeadTiles == 4 ? 2 : 1;
+  constexpr int kScoreEntries = kHeadTiles == 4 ? 2 : 1;  // tiles of eight
   auto* shared = dynamic_shared<uint8_t>();
   const TensorLayout layout = tensor_layout(kHeads, kD);
   auto* q = reinterpret_cast<uint16_t*>(shared + layout.q);
@@ -226,12 +284,16 @@ __global__ void __launch_bounds__(kTensorThreads, 1) attention_tensor_kernel(con
   const int group = lane / 4;
   const int quad = lane % 4;
   const Entries e = entries_of(a, t);
+  const int64_t begin = parts.values != nullptr ? int64_t{blockIdx.z} * kTile : 0;
+  const int64_t end = parts.values != nullptr && begin + kTile < e.total ? begin + kTile : e.total;
+  if (parts.values != nullptr && begin >= end) return;
 
-  for (int at = tid; at < kHeads * kD; at += kTensorThreads) {
-    const int h = at / kD;
-    q[h * kPitchD + at % kD] =
-        head0 + h < a.heads ? static_cast<const uint16_t*>(a.q.data)[t * a.q.stride + int64_t{head0 + h} * kD + at % kD]
-                            : uint16_t{0};
+  for (int at = tid; at < kHeads * kD / 2; at += kTensorThreads) {
+    const int h = at / (kD / 2);
+    const int c = at % (kD / 2) * 2;
+    const auto* from = static_cast<const uint16_t*>(a.q.data) + t * a.q.stride + int64_t{head0 + h} * kD + c;
+    q[h * kPitchD + c] = head0 + h < a.heads ? from[0] : uint16_t{0};
+    q[h * kPitchD + c + 1] = head0 + h < a.heads ? from[1] : uint16_t{0};
   }
   for (int h = tid; h < kHeads; h += kTensorThreads) state[h] = {-INFINITY, 0.F, 1.F, 0.F};
 
@@ -245,11 +307,10 @@ __global__ void __launch_bounds__(kTensorThreads, 1) attention_tensor_kernel(con
     }
   }
 
-  for (int64_t first = 0; first < e.total; first += kTile) {
-    __syncthreads();  // keys, probabilities and factors of the tile before have been read
+  for (int64_t first = begin; first < end; first += kTile) {
+    __syncthreads();  // keys, probabilities and states of the tile before have been read
     if (tid < kTile) {
-      entries[tid] =
-          first + tid < e.total ? find_entry(a, t, e, first + tid) : Entry{{nullptr, nullptr}, a.ring.format};
+      entries[tid] = first + tid < end ? find_entry(a, t, e, first + tid) : Entry{{nullptr, nullptr}, a.ring.format};
     }
     __syncthreads();
     for (int at = tid; at < kTile * (kD / 16); at += kTensorThreads) {
@@ -258,33 +319,42 @@ __global__ void __launch_bounds__(kTensorThreads, 1) attention_tensor_kernel(con
       widen(entries[key], part, keys + key * kPitchD + part * 16);
     }
     __syncthreads();
-    {  // scores: heads × the warp's eight entries
-      float s[kHeadTiles][4];
-#pragma unroll
-      for (auto& tile : s) {
-#pragma unroll
-        for (float& v : tile) v = 0.F;
-      }
-      const auto pair = [](const uint16_t* p) { return *reinterpret_cast<const uint32_t*>(p); };
-      const uint16_t* key = keys + (warp * 8 + group) * kPitchD + 2 * quad;
+    {  // scores
+      const int heads_at = kHeadTiles == 4 ? warp / 4 * 32 : 0;
+      const int entries_at = kHeadTiles == 4 ? warp % 4 * 16 : warp * 8;
+      float s[kScoreHeads][kScoreEntries][4] = {};
+      const uint16_t* q_at = q + (heads_at + lane % 16) * kPitchD + lane / 16 * 8;
+      const uint16_t* key_at = kScoreEntries == 2
+                                   ? keys + (entries_at + lane / 16 * 8 + lane % 8) * kPitchD + lane / 8 % 2 * 8
+                                   : keys + (entries_at + group) * kPitchD + 2 * quad;
 #pragma unroll 4
       for (int k = 0; k < kD; k += 16) {
-        const uint32_t b0 = pair(key + k);
-        const uint32_t b1 = pair(key + k + 8);
+        uint32_t b[4];
+        if constexpr (kScoreEntries == 2) {
+          load_matrices(b, key_at + k);
+        } else {
+          b[0] = *reinterpret_cast<const uint32_t*>(key_at + k);
+          b[1] = *reinterpret_cast<const uint32_t*>(key_at + k + 8);
+        }
 #pragma unroll
-        for (int i = 0; i < kHeadTiles; ++i) {
-          const uint16_t* from = q + (i * 16 + group) * kPitchD + k + 2 * quad;
-          const uint32_t f[4] = {pair(from), pair(from + 8 * kPitchD), pair(from + 8), pair(from + 8 * kPitchD + 8)};
-          mma_bf16(s[i], f, b0, b1);
+        for (int i = 0; i < kScoreHeads; ++i) {
+          uint32_t f[4];
+          load_matrices(f, q_at + i * 16 * kPitchD + k);
+#pragma unroll
+          for (int j = 0; j < kScoreEntries; ++j) mma_bf16(s[i][j], f, b[2 * j], b[2 * j + 1]);
         }
       }
+      const float scale = a.scale * kEntryFactor;
 #pragma unroll
-      for (int i = 0; i < kHeadTiles; ++i) {
+      for (int i = 0; i < kScoreHeads; ++i) {
 #pragma unroll
-        for (int v = 0; v < 4; ++v) {
-          const int h = i * 16 + group + v / 2 * 8;
-          const int n = warp * 8 + quad * 2 + v % 2;
-          scores[h * kScorePitch + n] = entries[n].at.data != nullptr ? s[i][v] * a.scale : -INFINITY;
+        for (int j = 0; j < kScoreEntries; ++j) {
+#pragma unroll
+          for (int v = 0; v < 4; ++v) {
+            const int h = heads_at + i * 16 + group + v / 2 * 8;
+            const int n = entries_at + j * 8 + quad * 2 + v % 2;
+            scores[h * kScorePitch + n] = entries[n].at.data != nullptr ? s[i][j][v] * scale : -INFINITY;
+          }
         }
       }
     }
@@ -293,103 +363,127 @@ __global__ void __launch_bounds__(kTensorThreads, 1) attention_tensor_kernel(con
     for (int h = warp; h < kHeads; h += kTensorWarps) {
       const float s0 = scores[h * kScorePitch + lane];
       const float s1 = scores[h * kScorePitch + lane + 32];
-      const HeadState old = state[h];
-      const float max = fmaxf(old.max, warp_max(fmaxf(s0, s1)));
+      const float max = warp_max(fmaxf(s0, s1));
       const bool any = max > -INFINITY;
       const float p0 = any ? expf(s0 - max) : 0.F;
       const float p1 = any ? expf(s1 - max) : 0.F;
-      const float factor = any ? expf(old.max - max) : 1.F;
       const float sum = warp_sum(p0 + p1);
       probs[h * kProbPitch + lane] = float_to_bf16(p0);
       probs[h * kProbPitch + lane + 32] = float_to_bf16(p1);
-      __syncwarp();
-      if (lane == 0) state[h] = {max, old.sum * factor + sum, factor, 0.F};
+      if (lane == 0) {
+        if (parts.values == nullptr) {
+          state[h] = merge_state(state[h], max, sum);
+        } else if (head0 + h < a.heads) {
+          parts.states[(t * parts.tiles + blockIdx.z) * a.heads + head0 + h] = float2{max, sum};
+        }
+      }
     }
     __syncthreads();
-    // o ← o·factor + p·k
+    // o ← o·before + (p·k)·tile, column tile by column tile
+    uint32_t p[kTile / 16][kHeadTiles][4];
 #pragma unroll
-    for (int i = 0; i < kHeadTiles; ++i) {
-      const float f0 = state[i * 16 + group].factor;
-      const float f1 = state[i * 16 + group + 8].factor;
-#pragma unroll
-      for (int n = 0; n < kParts; ++n) {
-        o[i][n][0] *= f0;
-        o[i][n][1] *= f0;
-        o[i][n][2] *= f1;
-        o[i][n][3] *= f1;
-      }
-    }
-    const auto pair = [](const uint16_t* p) { return *reinterpret_cast<const uint32_t*>(p); };
-#pragma unroll
-    for (int k = 0; k < kTile; k += 16) {
-      uint32_t f[kHeadTiles][4];
+    for (int k = 0; k < kTile / 16; ++k) {
 #pragma unroll
       for (int i = 0; i < kHeadTiles; ++i) {
-        const uint16_t* from = probs + (i * 16 + group) * kProbPitch + k + 2 * quad;
-        f[i][0] = pair(from);
-        f[i][1] = pair(from + 8 * kProbPitch);
-        f[i][2] = pair(from + 8);
-        f[i][3] = pair(from + 8 * kProbPitch + 8);
+        load_matrices(p[k][i], probs + (i * 16 + lane % 16) * kProbPitch + k * 16 + lane / 16 * 8);
       }
+    }
 #pragma unroll
-      for (int n = 0; n < kParts; ++n) {
+    for (int n = 0; n < kParts; ++n) {
+      float tile[kHeadTiles][4] = {};
+#pragma unroll
+      for (int k = 0; k < kTile / 16; ++k) {
         uint32_t b0;
         uint32_t b1;
-        load_transposed(b0, b1, keys + (k + lane % 16) * kPitchD + (warp * kParts + n) * 8);
+        load_transposed(b0, b1, keys + (k * 16 + lane % 16) * kPitchD + (warp * kParts + n) * 8);
 #pragma unroll
-        for (int i = 0; i < kHeadTiles; ++i) mma_bf16(o[i][n], f[i], b0, b1);
+        for (int i = 0; i < kHeadTiles; ++i) mma_bf16(tile[i], p[k][i], b0, b1);
+      }
+#pragma unroll
+      for (int i = 0; i < kHeadTiles; ++i) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          const int h = i * 16 + group + v / 2 * 8;
+          const float value = tile[i][v] * kEntryFactor;
+          if (parts.values == nullptr) {
+            o[i][n][v] = fmaf(o[i][n][v], state[h].before, value * state[h].tile);
+          } else if (head0 + h < a.heads) {
+            parts.values[((t * parts.tiles + blockIdx.z) * a.heads + head0 + h) * kD + (warp * kParts + n) * 8 +
+                         quad * 2 + v % 2] = value;
+          }
+        }
       }
     }
   }
-  __syncthreads();  // the last state is complete
-
-  // The sink joins the denominator; then rounding and the inverse rotation, whose pairs are neighbours in a thread.
+  if (parts.values != nullptr) return;
+  __syncthreads();  // the last states are complete, or the first where there is no entry
 #pragma unroll
   for (int i = 0; i < kHeadTiles; ++i) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int h = i * 16 + group + half * 8;
       if (head0 + h >= a.heads) continue;
-      const HeadState s = state[h];
-      const float sink = a.sink[head0 + h];
-      const float max = fmaxf(s.max, sink);
-      float factor = 0.F;
-      if (s.max > -INFINITY) {
-        const float scaled = expf(s.max - max);
-        factor = scaled / (s.sum * scaled + expf(sink - max));
-      }
 #pragma unroll
       for (int n = 0; n < kParts; ++n) {
-        const int c = (warp * kParts + n) * 8 + quad * 2;
-        float re = o[i][n][half * 2] * factor;
-        float im = o[i][n][half * 2 + 1] * factor;
-        if (a.round_bf16) {
-          re = round_bf16(re);
-          im = round_bf16(im);
-        }
-        const int tail = c - (kD - a.rope_dim);
-        if (tail >= 0) rotate_pair(re, im, a.table + t * a.rope_dim, tail / 2, true);
-        store_value(a.o, t, int64_t{head0 + h} * kD + c, re);
-        store_value(a.o, t, int64_t{head0 + h} * kD + c + 1, im);
+        store_pair(a, t, head0 + h, kD, (warp * kParts + n) * 8 + quad * 2, state[h], o[i][n][half * 2],
+                   o[i][n][half * 2 + 1]);
       }
     }
   }
 }
 
-template <int kHeadTiles, int kParts>
-void launch_tensor(const AttentionArgs& a, Stream& stream) {
-  const TensorLayout layout = tensor_layout(kHeadTiles * 16, kParts * 64);
-  DI_LAUNCH(stream, (attention_tensor_kernel<kHeadTiles, kParts>), grid(a.rows.n, divide_up(a.heads, kHeadTiles * 16)),
-            dim3(kTensorThreads), static_cast<size_t>(layout.bytes), a);
+// Merges the tiles of a head; one block per row and head, two channels per thread and turn.
+__global__ void __launch_bounds__(kStoreThreads)
+    attention_merge_kernel(const __grid_constant__ AttentionArgs a, const __grid_constant__ Parts parts) {
+  const int64_t t = blockIdx.x;
+  const int64_t head = blockIdx.y;
+  const int d = a.ring.width;
+  const Entries e = entries_of(a, t);
+  const int64_t tiles = (e.total + kTile - 1) / kTile;
+  for (int c = 2 * static_cast<int>(threadIdx.x); c < d; c += 2 * kStoreThreads) {
+    HeadState state{-INFINITY, 0.F, 1.F, 0.F};
+    float re = 0.F;
+    float im = 0.F;
+    for (int64_t i = 0; i < tiles && i < parts.tiles; ++i) {
+      const int64_t at = (t * parts.tiles + i) * a.heads + head;
+      const float2 part = parts.states[at];
+      state = merge_state(state, part.x, part.y);
+      re = fmaf(re, state.before, parts.values[at * d + c] * state.tile);
+      im = fmaf(im, state.before, parts.values[at * d + c + 1] * state.tile);
+    }
+    if (tiles > parts.tiles) state.sum = NAN;  // more entries than the launch made room for
+    store_pair(a, t, head, d, c, state, re, im);
+  }
 }
+
+template <int kHeadTiles, int kParts>
+void launch_tensor(const AttentionArgs& a, const Parts& parts, Stream& stream) {
+  const TensorLayout layout = tensor_layout(kHeadTiles * 16, kParts * 64);
+  DI_LAUNCH(stream, (attention_tensor_kernel<kHeadTiles, kParts>),
+            grid(a.rows.n, divide_up(a.heads, kHeadTiles * 16), parts.values != nullptr ? parts.tiles : 1),
+            dim3(kTensorThreads), static_cast<size_t>(layout.bytes), a, parts);
+}
+
+constexpr int kSplitRows = 16;    // up to here a tile has a block of its own
+constexpr int kWindowSlack = 64;  // entries of a window beyond the rows of its ring (a draft block); more give NaN
 
 // Few rows: 16 heads per block, so that more multiprocessors work; many: 64, which widens an entry once for all.
 template <int kParts>
 void launch_heads(const AttentionArgs& a, Stream& stream) {
-  if (a.heads > 16 && a.rows.n >= 96) {
-    launch_tensor<4, kParts>(a, stream);
+  Parts parts{};
+  if (a.rows.n <= kSplitRows && (a.ratio == 0 || a.selection != nullptr)) {
+    const int64_t d = a.ring.width;
+    parts.tiles = static_cast<int>(divide_up(a.ring.ring_rows + kWindowSlack + (a.ratio == 0 ? 0 : a.topk), kTile));
+    const int64_t heads = int64_t{a.rows.n} * parts.tiles * a.heads;
+    reserve_scratch(stream, scratch_size(heads * d * 4) + scratch_size(heads * 8));
+    parts.values = take_scratch<float>(stream, heads * d);
+    parts.states = take_scratch<float2>(stream, heads);
+    launch_tensor<1, kParts>(a, parts, stream);
+    DI_LAUNCH(stream, attention_merge_kernel, grid(a.rows.n, a.heads), dim3(kStoreThreads), 0, a, parts);
+  } else if (a.heads > 16 && a.rows.n >= 96) {
+    launch_tensor<4, kParts>(a, parts, stream);
   } else {
-    launch_tensor<1, kParts>(a, stream);
+    launch_tensor<1, kParts>(a, parts, stream);
   }
 }
 

@@ -45,6 +45,7 @@ __global__ void __launch_bounds__(kStoreThreads) page_store_kernel(const __grid_
   const int64_t i = blockIdx.x;
   const int64_t width = a.x.cols;
   const int64_t t = a.closing[i];
+  if (t < 0) return;
   for (int64_t c = threadIdx.x; c < width; c += kStoreThreads) {
     const float v = load_value(a.x, i, c);
     x[c] = a.norm.data == nullptr && a.round_bf16 ? round_bf16(v) : v;

@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(kThreads)
   float* c = dynamic_shared<float>();
   const int64_t d = a.latent.cols;
   const int64_t t = a.closing[blockIdx.x];
+  if (t < 0) return;
   for (int64_t i = threadIdx.x; i < d; i += kThreads) {
     float v;
     if (a.ratio == 1) {

@@ -14,7 +14,7 @@
 namespace di::kernels::cuda {
 
 inline constexpr int kDepth = 128;         // columns of a tile in shared memory; a multiple of every activation group
-inline constexpr int kChunk = 8 * kDepth;  // columns summed from zero
+inline constexpr int kChunk = 4 * kDepth;  // columns summed from zero
 inline constexpr int kOutputs = 64;        // weight rows of a tile
 inline constexpr int kPitch = kDepth + 8;  // bf16 values per row in shared memory: fragment reads hit all banks once
 inline constexpr int kGemmThreads = 128;

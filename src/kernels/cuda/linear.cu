@@ -1,14 +1,16 @@
 // Dense products over BF16, FP8 (32×32 or 128×128 tile scales, or row scales) and MXFP4 weights as stored; gemm.cuh
-// says how the scales are handled (exactly, on the bf16 path).
+// says how the scales are handled (exactly, on the bf16 path), streamed.cuh the fast form.
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/streamed.cuh"
 
 namespace di::kernels::cuda {
 namespace {
 
 struct LinearKernelArgs {
   GemmInput x;
+  StreamInput streamed;
   Weight w;  // of all groups
   Tensor y;
   int64_t rows;
@@ -64,6 +66,49 @@ __global__ void __launch_bounds__(kGemmThreads) linear_tensor_kernel(const __gri
   }
 }
 
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads) linear_streamed_kernel(const __grid_constant__ LinearKernelArgs a) {
+  const int64_t group = blockIdx.z / a.splits;
+  const int64_t split = blockIdx.z % a.splits;
+  const int64_t first = int64_t{blockIdx.y} * Shape::kTokens;
+  const int64_t column = a.splits > 1 ? split * kChunk : 0;
+  const int64_t end = a.splits > 1 && column + kChunk < a.w.cols ? column + kChunk : a.w.cols;
+  const int64_t group_end = (group + 1) * a.group_outputs;
+  const TileRows tile{group * a.group_outputs + int64_t{blockIdx.x} * Shape::kRows, group_end, false};
+  StreamInput x = a.streamed;
+  x.data += group * a.w.cols;
+  StreamSum<Shape> total;
+  streamed_product<Shape>(x, first, a.rows, a.w, a.w, tile, column, end, dynamic_shared<uint8_t>(), total);
+  for_each_sum<Shape>(total, [&](int output, int row, float v) {
+    if (first + row < a.rows && tile.first + output < group_end) {
+      write_output(a, first + row, tile.first + output, split, v);
+    }
+  });
+}
+
+// One block per row and depth block of x: quantised as the GEMM sees it, in the order in which it is read.
+__global__ void __launch_bounds__(kBlockDepth)
+    arrange_kernel(Tensor x, WeightFormat format, int group, uint16_t* __restrict__ out) {
+  __shared__ uint16_t place[kBlockDepth];
+  const int64_t row = blockIdx.x;
+  const int c = static_cast<int>(threadIdx.x);
+  const int64_t column = int64_t{blockIdx.y} * kBlockDepth;
+  float v = load_value(x, row, column + c);
+  __shared__ float largest[kBlockDepth / 32];
+  if (group != 0) {
+    float amax = warp_max(fabsf(v));
+    if (group == kBlockDepth) {
+      if (c % 32 == 0) largest[c / 32] = amax;
+      __syncthreads();
+      for (int i = 0; i < kBlockDepth / 32; ++i) amax = fmaxf(amax, largest[i]);
+    }
+    v = requantise_e4m3(v, e4m3_group_exponent(amax));
+  }
+  place[arranged_column(format, c)] = float_to_bf16(v);
+  __syncthreads();
+  out[row * x.cols + column + c] = place[c];
+}
+
 __global__ void __launch_bounds__(kExactThreads) linear_exact_kernel(const __grid_constant__ LinearKernelArgs a) {
   const int64_t group = blockIdx.z;
   const int64_t first = int64_t{blockIdx.y} * kExactRows;
@@ -111,25 +156,80 @@ void launch_tensor(const LinearKernelArgs& a, int64_t groups, Stream& stream) {
   }
 }
 
+template <class Shape>
+void launch_streamed(const LinearKernelArgs& a, int64_t groups, Stream& stream) {
+  DI_LAUNCH(stream, linear_streamed_kernel<Shape>,
+            grid(divide_up(a.group_outputs, Shape::kRows), divide_up(a.rows, Shape::kTokens), groups * a.splits),
+            dim3(Shape::kThreads), static_cast<size_t>(Shape::kShared), a);
+}
+
+template <WeightFormat kFormat>
+void launch_streamed(const LinearKernelArgs& a, int tile_rows, int64_t groups, Stream& stream) {
+  if (tile_rows == 16) {
+    launch_streamed<StreamShape<kFormat, 1, 2, 1>>(a, groups, stream);
+  } else if (tile_rows == 64) {
+    launch_streamed<StreamShape<kFormat, 1, 8, 1>>(a, groups, stream);
+  } else {
+    launch_streamed<StreamShape<kFormat, 2, 8, 2>>(a, groups, stream);
+  }
+}
+
 constexpr int64_t kEnoughBlocks = 264;  // two per multiprocessor of an H200
 
 }  // namespace
 
+void arrange_input(const Tensor& x, WeightFormat format, int group, uint16_t* out, Stream& stream) {
+  DI_LAUNCH(stream, arrange_kernel, grid(x.rows, x.cols / kBlockDepth), dim3(kBlockDepth), 0, x, format, group, out);
+}
+
 LinearPlan plan_linear(const Tensor& x, const Weight& w, int64_t groups) {
   LinearPlan plan;
-  plan.tensor = x.dtype == DType::kBf16 && w.format != WeightFormat::kF32;
-  plan.many_rows = x.rows > 16;
-  const int64_t blocks = divide_up(w.rows / groups, kOutputs) * groups * divide_up(x.rows, plan.many_rows ? 64 : 16);
-  if (plan.tensor && blocks < kEnoughBlocks) plan.splits = divide_up(w.cols, kChunk);
+  plan.x_columns = x.cols;
+  if (x.dtype != DType::kBf16 || w.format == WeightFormat::kF32) return plan;
+  const int64_t outputs = w.rows / groups;
+  plan.arranged = w.format != WeightFormat::kBf16;
+  if (streams(w) && (plan.arranged || wide_input(x))) {
+    plan.form = LinearPlan::Form::kStreamed;
+    plan.tile_rows = stream_tokens(x.rows);
+    // The large tile only where it leaves no multiprocessor idle.
+    if (plan.tile_rows == 128 && divide_up(outputs, 128) * groups * divide_up(x.rows, 128) < 132) plan.tile_rows = 64;
+  } else {
+    plan.form = LinearPlan::Form::kTensor;
+    plan.arranged = false;
+    plan.tile_rows = x.rows > 16 ? 64 : 16;
+  }
+  const int64_t tile_outputs = plan.tile_rows == 128 ? 128 : kOutputs;
+  const int64_t blocks = divide_up(outputs, tile_outputs) * groups * divide_up(x.rows, plan.tile_rows);
+  if (blocks < kEnoughBlocks) plan.splits = divide_up(w.cols, kChunk);
   return plan;
 }
 
-int64_t linear_scratch(const LinearPlan& plan, int64_t rows, int64_t outputs) {
+namespace {
+
+int64_t partial_floats(const LinearPlan& plan, int64_t rows, int64_t outputs) {
   return plan.splits > 1 ? plan.splits * rows * outputs : 0;
 }
 
+int64_t arranged_values(const LinearPlan& plan, int64_t rows) {
+  return plan.arranged ? rows * plan.x_columns : 0;
+}
+
+}  // namespace
+
+int64_t linear_scratch_bytes(const LinearPlan& plan, int64_t rows, int64_t outputs) {
+  return scratch_size(partial_floats(plan, rows, outputs) * 4) + scratch_size(arranged_values(plan, rows) * 2);
+}
+
+LinearScratch take_linear_scratch(const LinearPlan& plan, int64_t rows, int64_t outputs, Stream& stream) {
+  LinearScratch scratch;
+  scratch.partials = take_scratch<float>(stream, partial_floats(plan, rows, outputs));
+  scratch.arranged = take_scratch<uint16_t>(stream, arranged_values(plan, rows));
+  return scratch;
+}
+
 void run_linear(const LinearPlan& plan, const Tensor& x, const Weight& w, int64_t groups, const Numerics& numerics,
-                bool accumulate, const Tensor& y, float* partials, Stream& stream) {
+                bool accumulate, const Tensor& y, const LinearScratch& scratch, Stream& stream) {
+  using Form = LinearPlan::Form;
   LinearKernelArgs a{};
   a.x.data = x.data;
   a.x.dtype = x.dtype;
@@ -141,24 +241,38 @@ void run_linear(const LinearPlan& plan, const Tensor& x, const Weight& w, int64_
   a.rows = x.rows;
   a.group_outputs = w.rows / groups;
   a.splits = plan.splits;
-  a.partials = plan.splits > 1 ? partials : nullptr;
+  a.partials = plan.splits > 1 ? scratch.partials : nullptr;
   a.accumulate = accumulate;
   a.wide = wide_rows(w);
   DI_KERNEL_CHECK(a.x.group == 0 || a.x.group == 32 || a.x.group == 128, "activation group %d, wanted 32 or 128",
                   a.x.group);
-  DI_KERNEL_CHECK(
-      divide_up(a.rows, plan.many_rows && plan.tensor ? 64 : 16) <= kMaxGridY && groups * a.splits <= kMaxGridY,
-      "%lld rows, %lld groups", static_cast<long long>(a.rows), static_cast<long long>(groups));
-  if (!plan.tensor) {
-    DI_LAUNCH(stream, linear_exact_kernel,
-              grid(divide_up(a.group_outputs, kOutputs), divide_up(a.rows, kExactRows), groups), dim3(kExactThreads),
-              kExactShared, a);
-    return;
-  }
-  if (plan.many_rows) {
-    launch_tensor<64>(a, groups, stream);
-  } else {
-    launch_tensor<16>(a, groups, stream);
+  DI_KERNEL_CHECK(divide_up(a.rows, plan.tile_rows) <= kMaxGridY && groups * a.splits <= kMaxGridY,
+                  "%lld rows, %lld groups", static_cast<long long>(a.rows), static_cast<long long>(groups));
+  switch (plan.form) {
+    case Form::kExact:
+      DI_LAUNCH(stream, linear_exact_kernel,
+                grid(divide_up(a.group_outputs, kOutputs), divide_up(a.rows, kExactRows), groups), dim3(kExactThreads),
+                kExactShared, a);
+      return;
+    case Form::kTensor:
+      if (plan.tile_rows == 64) {
+        launch_tensor<64>(a, groups, stream);
+      } else {
+        launch_tensor<16>(a, groups, stream);
+      }
+      break;
+    case Form::kStreamed:
+      a.streamed.data = plan.arranged ? scratch.arranged : static_cast<const uint16_t*>(x.data);
+      a.streamed.stride = plan.arranged ? x.cols : x.stride;
+      if (plan.arranged) arrange_input(x, w.format, a.x.group, scratch.arranged, stream);
+      if (w.format == WeightFormat::kBf16) {
+        launch_streamed<WeightFormat::kBf16>(a, plan.tile_rows, groups, stream);
+      } else if (w.format == WeightFormat::kFp4Row) {
+        launch_streamed<WeightFormat::kFp4Row>(a, plan.tile_rows, groups, stream);
+      } else {
+        launch_streamed<WeightFormat::kFp8Block>(a, plan.tile_rows, groups, stream);
+      }
+      break;
   }
   if (a.partials != nullptr) {
     DI_LAUNCH(stream, add_partials_kernel, grid(divide_up(a.rows * y.cols, kThreads)), dim3(kThreads), 0, a);
@@ -171,9 +285,8 @@ void reserve_and_run(const Tensor& x, const Weight& w, int64_t groups, const Num
                      const Tensor& y, Stream& stream) {
   if (x.rows == 0) return;
   const LinearPlan plan = plan_linear(x, w, groups);
-  const int64_t floats = linear_scratch(plan, x.rows, w.rows);
-  reserve_scratch(stream, scratch_size(floats * 4));
-  run_linear(plan, x, w, groups, numerics, accumulate, y, take_scratch<float>(stream, floats), stream);
+  reserve_scratch(stream, linear_scratch_bytes(plan, x.rows, w.rows));
+  run_linear(plan, x, w, groups, numerics, accumulate, y, take_linear_scratch(plan, x.rows, w.rows, stream), stream);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 // them, blocks beyond the last tile return at once.
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/streamed.cuh"
 
 namespace di::kernels::cuda {
 namespace {
@@ -81,6 +82,7 @@ struct Hidden {
 
 struct MoeKernelArgs {
   GemmInput x;                   // of the up product: y; of the down product: the hidden rows
+  StreamInput streamed;          // the same, arranged
   ExpertWeights one;             // the shared expert
   const ExpertWeights* experts;  // [n] or null: `one`
   TileMap map;                   // used with experts
@@ -224,6 +226,70 @@ __global__ void __launch_bounds__(kGemmThreads) moe_down_kernel(const __grid_con
   }
 }
 
+// Gate and up rows alternate by eights: the lane that has a channel's gate has its up two sums further.
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads) moe_up_streamed_kernel(const __grid_constant__ MoeKernelArgs a) {
+  constexpr int kChannels = Shape::kRows / 2;
+  BlockTile tile;
+  if (!find_tile<Shape::kTokens>(a, tile)) return;
+  const int64_t channel = int64_t{blockIdx.x} * kChannels;
+  auto* shared = dynamic_shared<uint8_t>();
+  StreamSum<Shape> total;
+  streamed_product<Shape>(a.streamed, tile.first, tile.last, tile.weights.w1, tile.weights.w3, {channel, a.inner, true},
+                          0, a.width, shared, total);
+  __syncthreads();                                  // the stages have been read
+  auto* values = reinterpret_cast<float*>(shared);  // [kTokens, kChannels + 1]
+  static_assert(Shape::kTokens * (kChannels + 1) * 4 <= Shape::kShared);
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+  for (int i = 0; i < Shape::kRowTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < Shape::kTokenTiles; ++j) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        const int c = (warp % 4 * Shape::kRowTiles + i) * 8 + lane / 4;
+        const int r = (warp / 4 * Shape::kTokenTiles + j) * 8 + lane % 4 * 2 + v;
+        const int64_t row = tile.first + r;
+        values[r * (kChannels + 1) + c] =
+            row < tile.last ? swiglu(a, total.at[i][j][v], total.at[i][j][v + 2], row) : 0.F;
+      }
+    }
+  }
+  __syncthreads();
+  // As the down product reads them: a warp has a quantisation group of a row.
+  const WeightFormat down = tile.weights.w2.format;
+  for (int at = warp; at < Shape::kTokens * (kChannels / 32); at += Shape::kWarps) {
+    const int r = at / (kChannels / 32);
+    const int64_t row = tile.first + r;
+    if (row >= tile.last) continue;  // the whole warp
+    const int in_tile = at % (kChannels / 32) * 32 + lane;
+    const int64_t c = channel + in_tile;
+    float v = c < a.inner ? values[r * (kChannels + 1) + in_tile] : 0.F;
+    if (a.x.group == 32) v = requantise_e4m3(v, e4m3_group_exponent(warp_max(fabsf(v))));
+    if (c < a.inner) {
+      static_cast<uint16_t*>(a.hidden.data)[row * a.inner + c / kBlockDepth * kBlockDepth +
+                                            arranged_column(down, static_cast<int>(c % kBlockDepth))] =
+          float_to_bf16(v);
+    }
+  }
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads) moe_down_streamed_kernel(const __grid_constant__ MoeKernelArgs a) {
+  BlockTile tile;
+  if (!find_tile<Shape::kTokens>(a, tile)) return;
+  const TileRows rows{int64_t{blockIdx.x} * Shape::kRows, a.width, false};
+  StreamSum<Shape> total;
+  streamed_product<Shape>(a.streamed, tile.first, tile.last, tile.weights.w2, tile.weights.w2, rows, 0, a.inner,
+                          dynamic_shared<uint8_t>(), total);
+  for_each_sum<Shape>(total, [&](int output, int row, float v) {
+    if (tile.first + row < tile.last && rows.first + output < a.width) {
+      write_part(a, tile.first + row, rows.first + output, v);
+    }
+  });
+}
+
 __global__ void __launch_bounds__(kExactThreads) moe_up_exact_kernel(const __grid_constant__ MoeKernelArgs a) {
   BlockTile tile;
   if (!find_tile<kExactRows>(a, tile)) return;
@@ -309,14 +375,59 @@ struct Call {
 // Both products of the routed experts or of the shared one, over `tiles` row tiles.
 struct Form {
   WeightFormat format;
-  bool wide;       // weight rows in pieces of 16 bytes
-  bool tensor;     // bf16 operands on the matrix units, else fp32
-  bool many_rows;  // tiles of 64 rows, else 16
-  int tile_rows() const { return tensor && many_rows ? 64 : 16; }
+  bool wide;           // weight rows in pieces of 16 bytes
+  bool tensor;         // bf16 operands on the matrix units, else fp32
+  bool streamed;       // of these, the fast form (streamed.cuh)
+  int64_t tile_share;  // rows that a tile can expect
+  int tile_rows() const { return streamed ? stream_tokens(tile_share) : tensor && tile_share > 16 ? 64 : 16; }
 };
 
+template <class Shape>
+void launch_streamed(const MoeKernelArgs& a, bool up, int64_t tiles, Stream& stream) {
+  const dim3 threads(Shape::kThreads);
+  constexpr size_t kShared = Shape::kShared;
+  if (up) {
+    DI_LAUNCH(stream, moe_up_streamed_kernel<Shape>, grid(divide_up(a.inner, Shape::kRows / 2), tiles), threads,
+              kShared, a);
+  } else {
+    DI_LAUNCH(stream, moe_down_streamed_kernel<Shape>, grid(divide_up(a.width, Shape::kRows), tiles), threads, kShared,
+              a);
+  }
+}
+
+template <WeightFormat kFormat>
+void launch_streamed(const MoeKernelArgs& a, bool up, int tile_rows, int64_t tiles, Stream& stream) {
+  if (tile_rows == 16) {
+    launch_streamed<StreamShape<kFormat, 1, 2, 1>>(a, up, tiles, stream);
+  } else if (tile_rows == 64) {
+    launch_streamed<StreamShape<kFormat, 1, 8, 1>>(a, up, tiles, stream);
+  } else {
+    launch_streamed<StreamShape<kFormat, 2, 8, 2>>(a, up, tiles, stream);
+  }
+}
+
+// y arranged, then both products; the hidden rows lie arranged between them.
+void run_streamed(MoeKernelArgs a, const MoeArgs& m, const Form& form, int64_t tiles, uint16_t* hidden,
+                  uint16_t* arranged, Stream& stream) {
+  a.x.group = activation_group(form.format, m.numerics);
+  arrange_input(m.y, form.format, a.x.group, arranged, stream);
+  a.hidden.data = hidden;
+  a.streamed = {arranged, m.y.cols, a.experts != nullptr ? a.map.pair : nullptr, m.k};
+  const StreamInput rows{hidden, a.inner, nullptr, 1};
+  if (form.format == WeightFormat::kFp4Row) {
+    launch_streamed<WeightFormat::kFp4Row>(a, true, form.tile_rows(), tiles, stream);
+    a.streamed = rows;
+    launch_streamed<WeightFormat::kFp4Row>(a, false, form.tile_rows(), tiles, stream);
+  } else {
+    launch_streamed<WeightFormat::kFp8Block>(a, true, form.tile_rows(), tiles, stream);
+    a.streamed = rows;
+    launch_streamed<WeightFormat::kFp8Block>(a, false, form.tile_rows(), tiles, stream);
+  }
+}
+
 void run_products(MoeKernelArgs a, const MoeArgs& m, const Form& form, int64_t tiles, void* hidden,
-                  uint8_t* hidden_scale, Stream& stream) {
+                  uint8_t* hidden_scale, uint16_t* arranged, Stream& stream) {
+  if (form.streamed) return run_streamed(a, m, form, tiles, static_cast<uint16_t*>(hidden), arranged, stream);
   const WeightFormat format = form.format;
   const int group = activation_group(format, m.numerics);
   a.x.data = m.y.data;
@@ -349,7 +460,7 @@ void run_products(MoeKernelArgs a, const MoeArgs& m, const Form& form, int64_t t
     DI_LAUNCH(stream, moe_down_exact_kernel, down, dim3(kExactThreads), kExactShared, a);
     return;
   }
-  if (form.many_rows) {
+  if (form.tile_rows() == 64) {
     launch_tensor<64>(a, true, format, form.wide, up, stream);
     a.x = rows;
     launch_tensor<64>(a, false, format, form.wide, down, stream);
@@ -364,12 +475,19 @@ bool row_pieces(WeightFormat format, int64_t cols) {
   return (format == WeightFormat::kBf16 ? cols * 2 : format == WeightFormat::kFp4Row ? cols / 2 : cols) % 16 == 0;
 }
 
-// The fp32 form for fp32 operands, and where the hidden rows could not be kept as the product wants them.
-Form make_form(const MoeArgs& m, WeightFormat format, bool wide, bool many_rows) {
+// The fp32 form for fp32 operands, and where the hidden rows could not be kept as the product wants them. `aligned`:
+// values at multiples of 16 bytes, scales of 4; `block`: of FP8 tiles.
+Form make_form(const MoeArgs& m, WeightFormat format, int32_t block, bool aligned, int64_t inner, int64_t tile_share) {
   const int group = activation_group(format, m.numerics);
-  const bool tensor =
+  Form form{};
+  form.format = format;
+  form.wide = aligned && row_pieces(format, m.y.cols) && row_pieces(format, inner);
+  form.tensor =
       m.y.dtype == DType::kBf16 && format != WeightFormat::kF32 && m.numerics.round_bf16 && (group == 0 || group == 32);
-  return {format, wide, tensor, many_rows};
+  form.streamed = form.tensor && aligned && m.y.cols % kBlockDepth == 0 && inner % kBlockDepth == 0 &&
+                  (format == WeightFormat::kFp4Row || (format == WeightFormat::kFp8Block && block == 32));
+  form.tile_share = tile_share;
+  return form;
 }
 
 void run_pass(const Call& call, Stream& stream) {
@@ -379,11 +497,11 @@ void run_pass(const Call& call, Stream& stream) {
   const bool shared = call.places > m.k;
   const int64_t shared_inner = shared ? m.shared.w1.rows : 0;
   const int64_t pairs = rows * m.k;
-  const Form routed = make_form(
-      m, m.form.format, m.form.aligned && row_pieces(m.form.format, h) && row_pieces(m.form.format, m.form.inner),
-      pairs > 24 * int64_t{m.n_experts});
-  const Form dense = make_form(m, m.shared.w1.format,
-                               wide_rows(m.shared.w1) && wide_rows(m.shared.w3) && wide_rows(m.shared.w2), rows > 16);
+  // All experts have the form of the first (form_of); rows spread evenly in expectation.
+  const Form routed = make_form(m, m.form.format, m.form.block, m.form.aligned, m.form.inner,
+                                divide_up(pairs, m.n_experts > 0 ? m.n_experts : 1));
+  const ExpertForm one = form_of(&m.shared, 1);
+  const Form dense = make_form(m, m.shared.w1.format, m.shared.w1.block, one.aligned, shared_inner, rows);
   const int64_t tiles = divide_up(pairs, routed.tile_rows()) + (pairs < m.n_experts ? pairs : m.n_experts);
   const int64_t hidden = pairs * m.form.inner > rows * shared_inner ? pairs * m.form.inner : rows * shared_inner;
   const int64_t scales = pairs * divide_up(m.form.inner, 32) > rows * divide_up(shared_inner, 32)
@@ -391,7 +509,8 @@ void run_pass(const Call& call, Stream& stream) {
                              : rows * divide_up(shared_inner, 32);
   DI_KERNEL_CHECK(tiles <= kMaxGridY, "%lld row tiles", static_cast<long long>(tiles));
   reserve_scratch(stream, scratch_size(pairs * 4) + 3 * scratch_size(tiles * 4) + scratch_size(hidden * 4) +
-                              scratch_size(scales) + scratch_size(rows * call.places * h * 4));
+                              scratch_size(scales) + scratch_size(rows * h * 2) +
+                              scratch_size(rows * call.places * h * 4));
   MoeKernelArgs a{};
   a.map.pair = take_scratch<int32_t>(stream, pairs);
   a.map.expert = take_scratch<int32_t>(stream, tiles);
@@ -399,6 +518,7 @@ void run_pass(const Call& call, Stream& stream) {
   a.map.last = take_scratch<int32_t>(stream, tiles);
   auto* hidden_data = take_scratch<float>(stream, hidden);
   auto* hidden_scale = take_scratch<uint8_t>(stream, scales);
+  auto* arranged = take_scratch<uint16_t>(stream, rows * h);
   a.parts = take_scratch<float>(stream, rows * call.places * h);
   a.width = h;
   a.k = m.k;
@@ -412,7 +532,7 @@ void run_pass(const Call& call, Stream& stream) {
     a.experts = m.experts;
     a.weights = m.weights;
     a.inner = m.form.inner;
-    run_products(a, m, routed, tiles, hidden_data, hidden_scale, stream);
+    run_products(a, m, routed, tiles, hidden_data, hidden_scale, arranged, stream);
   }
   if (shared) {
     a.experts = nullptr;
@@ -420,7 +540,7 @@ void run_pass(const Call& call, Stream& stream) {
     a.one = m.shared;
     a.rows = rows;
     a.inner = shared_inner;
-    run_products(a, m, dense, divide_up(rows, dense.tile_rows()), hidden_data, hidden_scale, stream);
+    run_products(a, m, dense, divide_up(rows, dense.tile_rows()), hidden_data, hidden_scale, arranged, stream);
   }
   DI_LAUNCH(stream, add_parts_kernel, grid(rows, rows >= 256 ? 1 : 4), dim3(kThreads), 0,
             static_cast<const float*>(a.parts), call.places, m.out);

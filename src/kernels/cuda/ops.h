@@ -12,6 +12,10 @@ const Ops& ops();
 // stream.cc
 void copy_in(void* to, const void* from, int64_t bytes, Stream& stream);
 void copy_out(void* to, const void* from, int64_t bytes, Stream& stream);
+Graph* capture(void (*submit)(void*), void* argument, Stream& stream);
+void replay(const Graph& graph, Stream& stream);
+void drop(Graph* graph);
+int64_t scratch_version(Stream& stream);
 // rows.cu
 void embed(const EmbedArgs& a, Stream& stream);
 void rms_norm(const RmsNormArgs& a, Stream& stream);

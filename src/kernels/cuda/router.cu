@@ -67,15 +67,14 @@ void router(const RouterArgs& a, Stream& stream) {
                   static_cast<long long>(experts), static_cast<long long>(a.gate.cols), a.k);
   if (a.y.rows == 0) return;
   const LinearPlan plan = plan_linear(a.y, a.gate, 1);
-  const int64_t partial = linear_scratch(plan, a.y.rows, experts);
-  reserve_scratch(stream, scratch_size(a.y.rows * experts * 4) + scratch_size(partial * 4));
+  reserve_scratch(stream, scratch_size(a.y.rows * experts * 4) + linear_scratch_bytes(plan, a.y.rows, experts));
   Tensor dots;
   dots.data = take_scratch<float>(stream, a.y.rows * experts);
   dots.dtype = DType::kF32;
   dots.rows = a.y.rows;
   dots.cols = experts;
   dots.stride = experts;
-  run_linear(plan, a.y, a.gate, 1, {}, false, dots, take_scratch<float>(stream, partial), stream);
+  run_linear(plan, a.y, a.gate, 1, {}, false, dots, take_linear_scratch(plan, a.y.rows, experts, stream), stream);
   DI_LAUNCH(stream, route_kernel, grid(divide_up(a.y.rows, kRouterWarps)), dim3(kRouterWarps * 32),
             static_cast<size_t>(experts) * 8 * kRouterWarps, a, static_cast<const float*>(dots.data));
 }

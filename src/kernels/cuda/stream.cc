@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ops.h"
@@ -76,6 +77,26 @@ void reserve_scratch(Stream& stream, int64_t bytes) {
   void* memory = nullptr;
   must(cudaMalloc(&memory, static_cast<size_t>(s.scratch_bytes)), "allocating scratch");
   s.scratch = static_cast<std::byte*>(memory);
+  ++s.scratch_version;
+}
+
+Graph* capture(void (*submit)(void*), void* argument, Stream& stream) {
+  auto graph = device::cuda::Graph::capture(owned(stream).stream, [&] { submit(argument); });
+  DI_CHECK(graph.has_value(), "{}", graph.error().message);
+  return reinterpret_cast<Graph*>(new device::cuda::Graph(std::move(*graph)));
+}
+
+void replay(const Graph& graph, Stream& stream) {
+  const Result<void> status = reinterpret_cast<const device::cuda::Graph&>(graph).replay(owned(stream).stream);
+  DI_CHECK(status.has_value(), "{}", status.error().message);
+}
+
+void drop(Graph* graph) {
+  delete reinterpret_cast<device::cuda::Graph*>(graph);
+}
+
+int64_t scratch_version(Stream& stream) {
+  return cuda_stream(stream).scratch_version;
 }
 
 void copy_in(void* to, const void* from, int64_t bytes, Stream& stream) {

@@ -15,6 +15,7 @@ struct CudaStream {
   std::byte* scratch = nullptr;
   int64_t scratch_bytes = 0;
   int64_t scratch_used = 0;
+  int64_t scratch_version = 0;  // times that it was allocated
 };
 
 inline CudaStream& cuda_stream(Stream& stream) {

@@ -34,6 +34,10 @@ const Ops& ops() {
       .argmax = argmax,
       .copy_in = copy_in,
       .copy_out = copy_out,
+      .capture = capture,
+      .replay = replay,
+      .drop = drop,
+      .scratch_version = scratch_version,
   };
   return kOps;
 }

@@ -79,6 +79,12 @@ TEST_P(Cuda, GivesTheSameBitsAgain) {
   }
 }
 
+// For compute-sanitizer, which makes kernels tens of times slower.
+TEST_P(Cuda, Sanitized) {
+  for (uint64_t seed = 0; seed < 2; ++seed) test::expect_same(reference(), cuda(), GetParam(), seed, Scale::kSmall);
+  test::expect_same(reference(), cuda(), GetParam(), 100, Scale::kReal);
+}
+
 INSTANTIATE_TEST_SUITE_P(Operators, Cuda, testing::ValuesIn(test::all_cases()),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <vector>
 
+#include "kernels/cuda/common/formats.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/stream.h"
 
@@ -43,6 +45,7 @@ di_switch_stack:
 namespace di::kernels::cuda::emulation {
 
 Thread g_thread;
+std::vector<std::function<void()>>* g_captured = nullptr;
 
 namespace {
 
@@ -51,12 +54,21 @@ constexpr unsigned kMaxThreads = 1024;
 
 enum class State : uint8_t { kReady, kWarp, kBlock, kDone };
 
+struct Copy {
+  void* to;
+  const void* from;
+  int bytes;
+  bool there;
+};
+
 struct Fiber {
   std::byte* stack = nullptr;
   void* at = nullptr;
   void* fake_stack = nullptr;  // of the address sanitizer
   State state = State::kDone;
   Thread thread;
+  std::vector<Copy> copies;              // not committed yet
+  std::deque<std::vector<Copy>> groups;  // committed, not waited for
 };
 
 struct Warp {
@@ -127,6 +139,8 @@ void prepare(Fiber& f) {
   std::memcpy(top + 6, &entry, sizeof entry);
   f.at = top;
   f.state = State::kReady;
+  f.copies.clear();
+  f.groups.clear();
 }
 
 [[noreturn]] void deadlock(const char* name, unsigned threads) {
@@ -257,6 +271,31 @@ void* shared_memory() {
   return g_shared;
 }
 
+void queue_copy(void* to, const void* from, int bytes, bool there) {
+  const auto n = static_cast<uintptr_t>(bytes);
+  if (reinterpret_cast<uintptr_t>(to) % n != 0 || reinterpret_cast<uintptr_t>(from) % n != 0) {
+    std::fprintf(stderr, "an asynchronous copy of %d bytes from %p to %p\n", bytes, from, to);
+    std::abort();
+  }
+  g_running->copies.push_back({to, from, bytes, there});
+}
+void commit_copies() {
+  g_running->groups.push_back(std::move(g_running->copies));
+  g_running->copies.clear();
+}
+void wait_copies(int groups) {
+  auto& waiting = g_running->groups;
+  for (; waiting.size() > static_cast<size_t>(groups); waiting.pop_front()) {
+    for (const Copy& c : waiting.front()) {
+      if (c.there) {
+        std::memcpy(c.to, c.from, static_cast<size_t>(c.bytes));
+      } else {
+        std::memset(c.to, 0, static_cast<size_t>(c.bytes));
+      }
+    }
+  }
+}
+
 }  // namespace di::kernels::cuda::emulation
 
 namespace di::kernels::cuda {
@@ -326,19 +365,57 @@ void load_transposed(uint32_t& r0, uint32_t& r1, const uint16_t* row) {
   r1 = out[1];
 }
 
+void load_matrices(uint32_t (&r)[4], const uint16_t* row) {
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) std::abort();
+  emulation::post(&row, sizeof row);
+  emulation::warp_barrier();
+  uint32_t out[4];
+  for (unsigned m = 0; m < 4; ++m) {
+    const uint16_t* from = *static_cast<const uint16_t* const*>(emulation::posted(8 * m + lane_id() / 4));
+    std::memcpy(&out[m], from + lane_id() % 4 * 2, 4);
+  }
+  emulation::warp_barrier();
+  for (unsigned m = 0; m < 4; ++m) r[m] = out[m];
+}
+
+uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
+  return pack_bf16(half_of(a, 0) * half_of(b, 0), half_of(a, 1) * half_of(b, 1));
+}
+
 void copy_in(void* to, const void* from, int64_t bytes, Stream&) {
+  if (emulation::g_captured != nullptr) std::abort();
   const emulation::Unguarded unguarded;
   std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 void copy_out(void* to, const void* from, int64_t bytes, Stream&) {
+  if (emulation::g_captured != nullptr) std::abort();
   const emulation::Unguarded unguarded;
   std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+Graph* capture(void (*submit)(void*), void* argument, Stream&) {
+  auto* launches = new std::vector<std::function<void()>>();
+  emulation::g_captured = launches;
+  submit(argument);
+  emulation::g_captured = nullptr;
+  return reinterpret_cast<Graph*>(launches);
+}
+void replay(const Graph& graph, Stream&) {
+  for (const auto& launch : reinterpret_cast<const std::vector<std::function<void()>>&>(graph)) launch();
+}
+void drop(Graph* graph) {
+  delete reinterpret_cast<std::vector<std::function<void()>>*>(graph);
+}
+int64_t scratch_version(Stream& stream) {
+  return cuda_stream(stream).scratch_version;
 }
 
 void reserve_scratch(Stream& stream, int64_t bytes) {
   CudaStream& s = cuda_stream(stream);
   s.scratch_used = 0;
   if (s.scratch_bytes < bytes) {
+    if (emulation::g_captured != nullptr) std::abort();
+    ++s.scratch_version;
     std::free(s.scratch);
     s.scratch = static_cast<std::byte*>(std::aligned_alloc(256, static_cast<size_t>(scratch_size(bytes))));
     s.scratch_bytes = bytes;

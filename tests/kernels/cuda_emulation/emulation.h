@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <vector>
 
 #define __global__
 #define __device__
@@ -29,8 +30,11 @@ struct dim3 {
   constexpr explicit dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
 
-struct uint2 {
+struct alignas(8) uint2 {
   uint32_t x, y;
+};
+struct alignas(8) float2 {
+  float x, y;
 };
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
@@ -57,7 +61,13 @@ constexpr size_t kPostBytes = 32;
 void post(const void* value, size_t bytes);
 const void* posted(unsigned lane);
 void* shared_memory();
+// Asynchronous copies of the thread that runs: they happen when it waits for their group, the latest moment allowed.
+void queue_copy(void* to, const void* from, int bytes, bool there);
+void commit_copies();
+void wait_copies(int groups);
 void set_reverse_warps(bool reverse);
+// Launches go here while a graph is captured.
+extern std::vector<std::function<void()>>* g_captured;
 
 // Memory that only kernels and the copies of the backend may touch: the host's access faults, as it would on a GPU.
 void* allocate_guarded(size_t bytes);
@@ -123,13 +133,32 @@ inline int count_bits(uint32_t v) {
 }
 void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void load_transposed(uint32_t& r0, uint32_t& r1, const uint16_t* row);
+void load_matrices(uint32_t (&r)[4], const uint16_t* row);
+uint32_t multiply_bf16x2(uint32_t a, uint32_t b);
+
+template <int kBytes>
+void copy_async(void* to, const void* from, bool there) {
+  emulation::queue_copy(to, from, kBytes, there);
+}
+inline void commit_copies() {
+  emulation::commit_copies();
+}
+template <int kGroups>
+void wait_copies() {
+  emulation::wait_copies(kGroups);
+}
 
 using StreamHandle = void*;
 
 template <class... P, class... A>
 void launch_on(StreamHandle, const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
                A&&... args) {
-  emulation::run(name, grid, block, shared, [&] { kernel(static_cast<P>(args)...); });
+  const auto launch = [=] { emulation::run(name, grid, block, shared, [&] { kernel(static_cast<P>(args)...); }); };
+  if (emulation::g_captured != nullptr) {
+    emulation::g_captured->push_back(launch);
+  } else {
+    launch();
+  }
 }
 
 }  // namespace di::kernels::cuda

@@ -9,6 +9,7 @@
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda_emulation/emulation.h"
 #include "model/conformance.h"
+#include "model/fixture.h"
 
 namespace di::model {
 namespace {
@@ -43,6 +44,72 @@ TEST_P(EmulatedCudaModel, GivesTheExpectedValues) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, EmulatedCudaModel, testing::Values("v41_tiny_a"));
+
+// Decode steps of several sequences, replayed as graphs, give the bits of steps that run as they are.
+TEST(EmulatedCudaGraphs, GiveTheSameBits) {
+  kernels::cuda::CudaStream stream;
+  GuardedDevice device;
+  const auto loaded = FixtureModel::load(
+      std::string(DI_TEST_DATA) + "/model/v41_tiny_a",
+      [](const std::string& dir) -> Result<std::vector<TokenText>> { return fail(Errc::kInternal, "{}", dir); },
+      &device);
+  ASSERT_TRUE(loaded.has_value()) << loaded.error().message;
+  const FixtureModel& m = **loaded;
+  constexpr int32_t kSequences = 3;
+  constexpr int32_t kSteps = 7;
+  constexpr int32_t kBlockTokens = 8;
+  const auto run = [&](bool graphs, int64_t* replays) {
+    const ConformanceBackend backend{kernels::cuda::ops(), reinterpret_cast<kernels::Stream&>(stream), device};
+    CacheOptions options;
+    options.block_tokens = kBlockTokens;
+    const auto layout = make_cache_layout(m.config, m.schedule, options);
+    EXPECT_TRUE(layout.has_value());
+    auto cache = KvCache::create(device, *layout, 1 + kSequences * 4, 1 + kSequences);
+    EXPECT_TRUE(cache.has_value());
+    ForwardOptions forward_options;
+    forward_options.graphs = graphs;
+    Forward forward(m.config, m.schedule, m.weights, backend.ops, backend.stream, device, forward_options);
+    std::vector<std::vector<int32_t>> tokens(kSequences);
+    std::vector<std::vector<int32_t>> tables(kSequences);
+    for (int32_t s = 0; s < kSequences; ++s) {
+      for (int32_t i = 0; i < 9 + s + kSteps; ++i) {
+        tokens[static_cast<size_t>(s)].push_back((i * 7 + s * 5 + 3) % m.config.vocab_size);
+      }
+      for (int32_t b = 0; b < 4; ++b) tables[static_cast<size_t>(s)].push_back(1 + s * 4 + b);
+    }
+    std::vector<std::vector<float>> logits;
+    for (int32_t step = 0; step <= kSteps; ++step) {
+      std::vector<SequenceChunk> chunks(kSequences);
+      for (int32_t s = 0; s < kSequences; ++s) {
+        SequenceChunk& c = chunks[static_cast<size_t>(s)];
+        c.tokens = tokens[static_cast<size_t>(s)];
+        c.block_table = tables[static_cast<size_t>(s)];
+        c.state_slot = 1 + s;
+        c.begin = step == 0 ? 0 : 8 + s + step;
+        c.count = step == 0 ? 9 + s : 1;
+        c.logits_begin = c.begin + c.count - 1;
+      }
+      Batch batch;
+      const EngramTables* engram = m.engram ? &*m.engram : nullptr;
+      const auto built = build_batch(m.config, m.schedule, engram, TruncationRule::kVl, kBlockTokens, chunks, batch);
+      EXPECT_TRUE(built.has_value()) << built.error().message;
+      const ForwardResult result = forward.run(batch, *cache);
+      EXPECT_EQ(result.logits.rows, kSequences);
+      std::vector<std::byte> buffer;
+      logits.push_back(to_floats(forward.on_host(result.logits, buffer)));
+    }
+    *replays = forward.replays();
+    return logits;
+  };
+  int64_t with = 0;
+  int64_t without = 0;
+  const auto expected = run(false, &without);
+  const auto found = run(true, &with);
+  EXPECT_EQ(without, 0);
+  EXPECT_EQ(with, kSteps - 1);
+  EXPECT_EQ(expected, found);
+  std::free(stream.scratch);
+}
 
 }  // namespace
 }  // namespace di::model

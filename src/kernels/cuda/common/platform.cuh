@@ -41,6 +41,44 @@ __device__ __forceinline__ void load_transposed(uint32_t& r0, uint32_t& r1, cons
                : "memory");
 }
 
+// Products of two pairs of bf16, each rounded once; subnormal numbers are numbers.
+__device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+
+// Four 8×8 matrices of 16-bit elements; lanes 8m … 8m+7 name the rows of matrix m (16 bytes each, aligned to 16).
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const uint16_t* row) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
+}
+
+// An asynchronous copy of 4, 8 or 16 bytes from global to shared memory, both aligned to their number; zeros where
+// there is nothing to copy (`from` must be valid nonetheless). Copies are committed in groups; wait_copies<n> returns
+// when all but the last n groups of the calling thread are there.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool there) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  const int bytes = there ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(at), "l"(from), "r"(bytes), "n"(kBytes)
+                 : "memory");
+  }
+}
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kGroups>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+
 template <class T>
 __device__ __forceinline__ T shuffle_xor(T v, int mask) {
   return __shfl_xor_sync(0xffffffffU, v, mask);
