@@ -373,7 +373,7 @@ Result<void> decode(Bench& b, Forward& forward, Patterns& patterns, int32_t batc
     chunk.block_table = s.tables[static_cast<size_t>(i)];
     chunk.logits_begin = context;
   }
-  for (int32_t i = 0; i < 3; ++i) DI_TRY(step(b, forward, *cache, chunks, i == 0));
+  for (int32_t i = 0; i < 3; ++i) static_cast<void>(DI_TRY(step(b, forward, *cache, chunks, i == 0)));
   std::vector<double> times;
   for (int32_t i = 0; i < b.options.steps; ++i) times.push_back(DI_TRY(step(b, forward, *cache, chunks, false)));
   std::nth_element(times.begin(), times.begin() + b.options.steps / 2, times.end());

@@ -95,6 +95,16 @@ def test_bench_serve(start, tmp_path):
         assert all(data["input_lens"]) and data["server"]["version"]
 
 
+def test_bench_model_at_toy_widths():
+    result = deepinfer("bench", "model", "--shape", "toy", "--layers", 8, "--experts", 4, "--prefill", 40, "--batches", "1,3",
+                       "--contexts", "20,64", "--steps", 2, "--threads", 1)
+    assert result.returncode == 0, result.stderr
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines() if line.startswith(("| prefill", "| decode"))]
+    assert [row[:3] for row in rows] == [["prefill", "1", "40"], *(["decode", b, c] for b in "13" for c in ("20", "64"))]
+    for row in rows:
+        assert all(float(cell) > 0 for cell in (row[3], row[4])), row
+
+
 def test_bench_serve_without_a_server():
     result = deepinfer("bench", "serve", "--base-url", f"http://127.0.0.1:{free_port()}", "--model", "x", "--num-prompts", 2)
     assert result.returncode == 1

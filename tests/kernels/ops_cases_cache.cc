@@ -34,9 +34,9 @@ std::vector<int32_t> permutation(Run& r, int64_t n) {
 }
 
 // Entries per sequence are limited to what `positions` can close, blocks of `per_block` entries are scattered.
-Scene draw_scene(Run& r, int64_t past, int64_t ratio, int64_t per_block) {
+Scene draw_scene(Run& r, int64_t past, int64_t ratio, int64_t per_block, int64_t rows = -1) {
   Scene s;
-  s.t = r.rows();
+  s.t = rows < 0 ? r.rows() : rows;
   s.sequences = r.integer(1, 3);
   int64_t row = 0;
   for (int64_t i = 0; i < s.sequences; ++i) {
@@ -398,17 +398,23 @@ void case_select_exact(Run& r) {
   selection(r, true);
 }
 
-void case_attention(Run& r) {
+// `stored`: bf16 queries and quantised records as in service, around the numbers of rows and heads where the fast forms
+// change.
+void attention_case(Run& r, bool stored) {
   const int32_t ratio = r.pick<int32_t>({0, 1, 2, 128});
   const int64_t per_block = r.pick<int64_t>({4, 16, 64});
   const int64_t past = r.real() ? 900 : r.pick<int64_t>({0, 40, 300});
-  const Scene s = draw_scene(r, past, ratio, per_block);
-  const int64_t d = head_dim(r);
-  const int32_t heads = static_cast<int32_t>(r.real() ? 64 : r.pick<int64_t>({1, 3, 4, 8}));
+  const int64_t many = stored && !r.real() ? r.pick<int64_t>({1, 5, 16, 17, 97}) : -1;
+  const Scene s = draw_scene(r, past, ratio, per_block, many);
+  const int64_t d = stored && !r.real() ? r.pick<int64_t>({64, 128}) : head_dim(r);
+  const int32_t heads = static_cast<int32_t>(r.real() ? 64
+                                             : stored ? r.pick<int64_t>({3, 16, 20})
+                                                      : r.pick<int64_t>({1, 3, 4, 8}));
   const int32_t rope_dim = rope_width(r);
   const int32_t window = static_cast<int32_t>(r.real() ? 128 : r.pick<int64_t>({1, 4, 8, 128}));
   std::vector<uint8_t> host;
-  const RingView ring = draw_ring(r, s, r.pick({KvFormat::kF32, KvFormat::kE4m3Ue8m0}), d,
+  const KvFormat window_format = r.pick({KvFormat::kF32, KvFormat::kE4m3Ue8m0});
+  const RingView ring = draw_ring(r, s, stored ? KvFormat::kE4m3Ue8m0 : window_format, d,
                                   window + static_cast<int32_t>(r.integer(0, 6)), host);
   // The window: behind the row, clipped at a replay start, ahead to the block's end (draft), or empty.
   const int64_t kind = r.integer(0, 3);
@@ -442,7 +448,8 @@ void case_attention(Run& r) {
   const int32_t* chosen = nullptr;
   const int32_t topk = static_cast<int32_t>(r.real() ? 512 : r.pick<int64_t>({1, 6, 128}));
   if (ratio > 0) {
-    const KvFormat format = r.pick({KvFormat::kF32, KvFormat::kE4m3Ue8m0, KvFormat::kE2m1E4m3});
+    KvFormat format = r.pick({KvFormat::kF32, KvFormat::kE4m3Ue8m0, KvFormat::kE2m1E4m3});
+    if (stored && format == KvFormat::kF32) format = KvFormat::kE2m1E4m3;
     pages = draw_plane(r, s, format, d, per_block, false, Fill::kNormal).pages;
     std::vector<int32_t> lists;
     for (int64_t t = 0; t < s.t; ++t) {
@@ -459,9 +466,9 @@ void case_attention(Run& r) {
   std::vector<float> sink = r.values(heads);
   if (r.integer(0, 2) == 0) sink.back() = -INFINITY;
   const float* d_sink = r.array(sink);
-  const Tensor q = r.input(s.t, heads * d, r.dtype());
+  const Tensor q = r.input(s.t, heads * d, stored ? DType::kBf16 : r.dtype());
   const float* table = r.rope_rows(s.t, rope_dim);
-  const bool round = r.coin();
+  const bool round = stored || r.coin();
   const Tensor o = r.output(s.t, heads * d, r.dtype());
   const float scale = 1.F / std::sqrt(static_cast<float>(d));
   for (const auto& [a, b] : r.chunks(s.t)) {
@@ -470,6 +477,12 @@ void case_attention(Run& r) {
                       r.stream());
   }
   r.result("o", o, round ? kRounded : kSum);
+}
+void case_attention(Run& r) {
+  attention_case(r, false);
+}
+void case_attention_stored(Run& r) {
+  attention_case(r, true);
 }
 
 }  // namespace
@@ -485,7 +498,8 @@ std::vector<Case> cache_cases() {
           {"index_query", case_index_query},
           {"select", case_select},
           {"select_exact", case_select_exact},
-          {"attention", case_attention}};
+          {"attention", case_attention},
+          {"attention_stored", case_attention_stored}};
 }
 
 }  // namespace di::kernels::test
