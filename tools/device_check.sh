@@ -23,15 +23,16 @@ declare -A runs=(
 )
 
 pack() {
-  tools/build.sh cuda "${programs[@]}" api_calls || return
+  tools/build.sh cuda "${programs[@]}" || return
+  local program library name packed=("${programs[@]}")
+  if tools/build.sh cuda api_calls; then packed+=(libapi_calls.so); else echo "without the part calls: no CUPTI here"; fi
   rm -rf "$carry"
   mkdir -p "$carry/lib" "$carry/libc"
-  local program library name
-  for program in "${programs[@]}" libapi_calls.so; do
+  for program in "${packed[@]}"; do
     strip -o "$carry/$program" "build/cuda/$program" || return
   done
   # The C library goes apart: it is used only where the machine's own is older. The toolkit's libraries are there.
-  for program in "${programs[@]}" libapi_calls.so; do ldd "build/cuda/$program"; done |
+  for program in "${packed[@]}"; do ldd "build/cuda/$program"; done |
     awk '/=> \//{print $3} /^[[:space:]]*\/lib/{print $1}' | sort -u | while read -r library; do
     name=$(basename "$library")
     case $name in
@@ -81,11 +82,13 @@ sanitized() {
     return 77
   fi
   # A machine whose runtime refuses the tool says so; that is no finding about the kernels.
-  local output status=0
-  output=$("${start[@]}" "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 20 \
-    "$carry/kernels_cuda_tests" --gtest_brief=1 --gtest_filter="Operators/Cuda.Sanitized/*" 2>&1) || status=$?
-  printf '%s\n' "$output" | tail -n 200
-  if [[ $output == *"Device not supported"* || $output == *"SKIPPED"* ]]; then return 77; fi
+  local output=$carry/$tool.log status=0
+  "${start[@]}" "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 20 \
+    "$carry/kernels_cuda_tests" --gtest_filter="Operators/Cuda.Sanitized/*" >"$output" 2>&1 &
+  local pid=$!
+  tail -f --pid="$pid" -n +1 "$output"  # so that an ended part has been seen as far as it came
+  wait "$pid" || status=$?
+  if grep -qE 'Device not supported|SKIPPED' "$output"; then return 77; fi
   return "$status"
 }
 
@@ -131,11 +134,11 @@ run() {
   local definitions
   definitions=$(declare -p start carry; declare -f sanitized serve calls layers)
   part device 60 "${start[@]}" "$carry/deepinfer" run --device cuda:0 --temperature 0 --max-tokens 16 models/tiny "Once upon a time"
-  part operators 150 "${start[@]}" "$carry/kernels_cuda_tests" --gtest_brief=1 --gtest_filter=-*Sanitized*
+  part operators 200 "${start[@]}" "$carry/kernels_cuda_tests" --gtest_brief=1 --gtest_filter=-*Sanitized*
   part model 60 "${start[@]}" "$carry/deepinfer-conformance" model tests/data/model --device cuda:0
-  part greedy 120 "${start[@]}" "$carry/greedy_compare" models/tiny bench/device/prompts.txt 200 24
-  part racecheck 70 bash -c "$definitions"$'\nsanitized racecheck'
-  part memcheck 70 bash -c "$definitions"$'\nsanitized memcheck'
+  part greedy 90 "${start[@]}" "$carry/greedy_compare" models/tiny bench/device/prompts.txt 200 24
+  part racecheck 60 bash -c "$definitions"$'\nsanitized racecheck'
+  part memcheck 60 bash -c "$definitions"$'\nsanitized memcheck'
   part bench 360 "${start[@]}" "$carry/bench_kernels_cuda"
   part calls 60 bash -c "$definitions"$'\ncalls'
   part serve 60 bash -c "$definitions"$'\nserve'
