@@ -78,7 +78,7 @@ class Patterns {
  public:
   explicit Patterns(device::Device& device) : device_(device) {}
 
-  enum Kind : uint8_t { kBytes, kE4m3, kScale, kBf16, kF32, kKinds };
+  enum Kind : uint8_t { kBytes, kE4m3, kScale, kCache, kBf16, kF32, kKinds };
 
   Result<void> fill(std::byte* to, int64_t bytes, Kind kind) {
     if (sources_[kind].size() == 0) DI_TRY(make(kind));
@@ -105,6 +105,9 @@ class Patterns {
           break;
         case kScale:  // 2^-7 … 2^-4
           v = 0x78787878U + (r & 0x03030303U);
+          break;
+        case kCache:  // 2 … 240 as E4M3, 2^-63 … 2^-8 as a scale: usable whatever part of a record it is
+          v = (r & 0x37373737U) | 0x40404040U;
           break;
         case kBf16:  // ±[2^-7, 2^-6)
           v = (r & 0x807f807fU) | 0x3c003c00U;
@@ -265,9 +268,9 @@ struct Bench {
 // Random records everywhere; what is read of them is finite in every format.
 Result<void> fill_cache(const KvCache& cache, Patterns& patterns) {
   const CacheLayout& layout = cache.layout();
-  DI_TRY(patterns.fill(cache.block(0), layout.block_bytes * cache.n_blocks(), Patterns::kE4m3));
+  DI_TRY(patterns.fill(cache.block(0), layout.block_bytes * cache.n_blocks(), Patterns::kCache));
   for (int32_t s = 0; s < cache.n_slots(); ++s) {
-    DI_TRY(patterns.fill(cache.slot(s), layout.ring_bytes * layout.n_rings, Patterns::kE4m3));
+    DI_TRY(patterns.fill(cache.slot(s), layout.ring_bytes * layout.n_rings, Patterns::kCache));
   }
   return {};
 }
