@@ -37,7 +37,7 @@ SCHEMAS = [
                 "required": ["kind", "y"], "additionalProperties": False}]},
     {"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object", "properties": {"v": {"type": "integer", "minimum": 0, "maximum": 9},
                                                                                 "next": {"$ref": "#/$defs/tree"}},
-                                                "additionalProperties": False, "maxProperties": 1}}},
+                                                "required": ["v"], "additionalProperties": False, "maxProperties": 1}}},
 ]
 # Any text of theirs can go on, so that both sides of the comparison give the same number of tokens.
 ENDLESS = {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer", "minimum": 0},
