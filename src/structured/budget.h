@@ -9,7 +9,7 @@ namespace di::structured {
 
 class Budget {
  public:
-  // cpu_ms 0: no time limit. The clock is the CPU time of the calling thread.
+  // cpu_ms 0: no time limit. The clock is the CPU time of the calling thread; it runs from the first look at it.
   void start(int64_t cpu_ms, int64_t max_bytes, int64_t max_nodes);
   // Restarts the clock for a piece of work of its own; bytes and nodes stay counted.
   void restart_clock(int64_t cpu_ms);
@@ -27,7 +27,8 @@ class Budget {
   bool check_clock();
 
   uint64_t steps_ = 0;
-  int64_t deadline_ns_ = 0;
+  int64_t allowance_ns_ = 0;  // 0: no time limit
+  int64_t deadline_ns_ = 0;   // set when the clock is first looked at
   int64_t bytes_ = 0;
   int64_t nodes_ = 0;
   int64_t max_bytes_ = 0;

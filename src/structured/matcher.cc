@@ -52,19 +52,16 @@ namespace {
 bool write_mask(CompiledImpl& c, uint32_t state, const std::vector<TokenId>& stops, std::span<uint32_t> row) {
   Parser& p = *c.parser;
   c.begin_work();
-  std::ranges::fill(row, 0U);
-  if (!p.make_mask(state)) return false;
-  const ItemSet& s = p.set(state);
+  if (!p.make_mask(state)) {
+    std::ranges::fill(row, 0U);
+    return false;
+  }
+  p.read_mask(state, row);
   auto set = [&](TokenId id) {
     const auto i = static_cast<uint32_t>(id);
     if (i >> 5U < row.size()) row[i >> 5U] |= 1U << (i & 31U);
   };
-  if (s.dense != nullptr) {
-    std::copy_n(s.dense->begin(), std::min(row.size(), s.dense->size()), row.begin());
-  } else {
-    for (const TokenId id : *s.sparse) set(id);
-  }
-  if (s.accepting) std::ranges::for_each(stops, set);
+  if (p.set(state).accepting) std::ranges::for_each(stops, set);
   return true;
 }
 

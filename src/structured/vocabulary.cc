@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/json.h"
+#include "structured/regex/json_content.h"
 
 namespace di::structured {
 namespace {
@@ -112,6 +113,7 @@ VocabularyImpl::VocabularyImpl(std::vector<Vocabulary::Token> all, SpecialTokens
   first_child.fill(UINT32_MAX);
   for (uint32_t i = 0; i < trie.nodes.size(); i = trie.nodes[i].skip) first_child[trie.nodes[i].byte] = i;
   build_slices();
+  build_strings();
 }
 
 Trie VocabularyImpl::build(std::span<const TokenId> sorted) const {
@@ -178,6 +180,42 @@ void VocabularyImpl::build_slices() {
     const uint32_t up = parent[i - 1];
     if (up != UINT32_MAX) trie.nodes[up].inside &= trie.nodes[i - 1].inside;
   }
+}
+
+void VocabularyImpl::build_strings() {
+  Budget budget;
+  Arena arena(budget);
+  const NodeId free = json_content(arena);
+  const NodeId written = arena.json_string(arena.any_text());
+  const size_t words = ordinary_mask.size();
+  strings.free.assign(words, 0);
+  for (auto& mask : strings.written) mask.assign(words, 0);
+  std::vector<TokenId> quoted;
+  std::array<NodeId, 256> free_at{free};
+  std::array<NodeId, 256> written_at{written};
+  std::array<uint32_t, 256> chars{};
+  for (size_t i = 0; i < trie.nodes.size(); ++i) {
+    const TrieNode& n = trie.nodes[i];
+    const size_t d = n.depth;
+    free_at[d + 1] = arena.step(free_at[d], n.byte);
+    written_at[d + 1] = n.byte == '"' && written_at[d] == written ? kNothing : arena.step(written_at[d], n.byte);
+    chars[d + 1] = chars[d] + (written_at[d] == written ? 1 : 0);
+    if (n.token < 0) continue;
+    const size_t word = static_cast<size_t>(n.token) >> 5U;
+    const uint32_t bit = 1U << (static_cast<uint32_t>(n.token) & 31U);
+    const std::string& bytes = tokens[static_cast<size_t>(n.token)].bytes;
+    if (bytes.find('"') != std::string::npos) quoted.push_back(n.token);
+    if (free_at[d + 1] != kNothing) strings.free[word] |= bit;
+    if (written_at[d + 1] != kNothing) {
+      for (uint32_t k = chars[d + 1]; k <= kFewChars; ++k) strings.written[k][word] |= bit;
+    }
+    const bool inside = written_at[d + 1] != kNothing;
+    // The rest of a character that began before counts as one.
+    uint32_t plain = (static_cast<uint8_t>(bytes[0]) & 0xc0U) == 0x80 ? 1 : 0;
+    for (const char c : bytes) plain += (static_cast<uint8_t>(c) & 0xc0U) != 0x80 ? 1 : 0;
+    if (plain > kFewChars) strings.longer.push_back({n.token, plain, inside ? chars[d + 1] : kNoLimit});
+  }
+  strings.quoted = build(quoted);
 }
 
 const Trie& VocabularyImpl::rest(size_t k) const {

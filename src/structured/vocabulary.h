@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "structured/regex/arena.h"
 #include "structured/regex/char_set.h"
 #include "structured/structured.h"
 
@@ -39,6 +40,21 @@ struct Slice {
 };
 
 constexpr size_t kSlices = 4;
+constexpr uint32_t kFewChars = 16;
+
+// What can be read inside a JSON string without leaving it, from a place between two characters; what leaves it has a
+// quotation mark.
+struct StringTokens {
+  std::vector<uint32_t> free;                                // every escape (regex/json_content.h)
+  std::array<std::vector<uint32_t>, kFewChars + 1> written;  // canonical escapes; [n]: at most n characters
+  struct Long {
+    TokenId token = -1;
+    uint32_t chars = 0;           // as plain text
+    uint32_t decoded = kNoLimit;  // of the string, with canonical escapes
+  };
+  std::vector<Long> longer;  // ordinary tokens of more than kFewChars characters as plain text
+  Trie quoted;               // tokens with a quotation mark
+};
 
 class VocabularyImpl {
  public:
@@ -50,6 +66,7 @@ class VocabularyImpl {
   std::vector<uint32_t> ordinary_mask;
   Trie trie;
   std::array<Slice, kSlices> slices;
+  StringTokens strings;
   // The ordinary tokens that are not in slice k; made when first asked for, by any thread.
   const Trie& rest(size_t k) const;
   std::array<uint32_t, 257> first_child{};  // index of the root's child by byte in trie.nodes; UINT32_MAX: none
@@ -57,6 +74,7 @@ class VocabularyImpl {
  private:
   Trie build(std::span<const TokenId> sorted) const;
   void build_slices();
+  void build_strings();
 
   mutable std::array<std::once_flag, kSlices> rest_once_;
   mutable std::array<Trie, kSlices> rest_;

@@ -1,5 +1,8 @@
 // Every limit of structured-output.md §2.7 is reached by an input, and what the work costs stays within it.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <ctime>
 
@@ -36,6 +39,44 @@ TEST(Limits, CompileMemoryEndsTheWork) {
   EXPECT_EQ(code_of(ConstraintKind::kRegex, kCostly, limits), "constraint_too_complex");
   const auto refused = compile_spec(ConstraintKind::kRegex, kCostly, {}, false, limits);
   EXPECT_NE(refused.error().message.find("4194304 bytes"), std::string::npos) << refused.error().message;
+}
+
+// In a process of its own, whose largest extent is asked for: what a refused compilation costs beyond one that does
+// nothing, in MiB and milliseconds of processor time.
+std::pair<double, double> cost_of(const Limits& limits, const char* wanted) {
+  auto run = [&](bool work) {
+    const pid_t child = fork();
+    if (child == 0) _exit(!work || code_of(ConstraintKind::kRegex, kCostly, limits) == wanted ? 0 : 1);
+    int status = 1;
+    rusage used{};
+    EXPECT_EQ(wait4(child, &status, 0, &used), child);
+    EXPECT_EQ(status, 0) << "expected " << wanted;
+    const auto ms = [](const timeval& t) {
+      return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_usec) / 1e3;
+    };
+    return std::pair(static_cast<double>(used.ru_maxrss) / 1024, ms(used.ru_utime) + ms(used.ru_stime));
+  };
+  testing::byte_vocabulary();
+  const auto idle = run(false);
+  const auto busy = run(true);
+  return {busy.first - idle.first, busy.second - idle.second};
+}
+
+TEST(Limits, WhatARefusedCompilationCosts) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers take memory of their own";
+#endif
+  Limits memory;
+  memory.compile_bytes = 64 << 20;
+  memory.compile_cpu_ms = 60'000;
+  const auto [mib, any_ms] = cost_of(memory, "constraint_too_complex");
+  EXPECT_LE(mib, 64 * 1.1);
+  Limits time;
+  time.compile_cpu_ms = 300;
+  const auto [any_mib, ms] = cost_of(time, "constraint_compile_timeout");
+  EXPECT_GE(ms, 250);
+  EXPECT_LE(ms, 300 * 1.1 + 300);  // what was built is taken down
+  EXPECT_LE(any_mib, 256 * 1.1);
 }
 
 TEST(Limits, NodesEndTheWork) {

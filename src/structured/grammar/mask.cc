@@ -68,8 +68,6 @@ uint8_t Parser::reach_of(NodeId id, size_t slice, int depth) {
     }
     case NodeKind::kJsonString:
       return n.min == 0 ? reach_node(n.a, slice, depth + 1) : uint8_t{0};
-    case NodeKind::kAnd:
-      return reach_bounded(id, slice);
     default:
       return 0;
   }
@@ -131,77 +129,14 @@ bool Parser::has_length_bound(NodeId id) const {
          });
 }
 
-// A bound on the length together with one other expression: if that can read 16 characters and from each place on the
-// way there is an end that the length leaves room for, both together can.
-uint8_t Parser::reach_bounded(NodeId id, size_t slice) {
-  uint32_t room = kNoLimit;
-  NodeId other = kNothing;
-  for (const NodeId kid : arena_.children(id)) {
-    const Node& n = arena_.node(kid);
-    if (kid == arena_.any_text()) continue;
-    if (n.kind == NodeKind::kRepeat && n.a == arena_.any_char() && n.min == 0) {
-      room = std::min(room, n.max);
-    } else if (other == kNothing) {
-      other = kid;
-    } else {
-      return 0;
-    }
-  }
-  if (other == kNothing || arena_.node(other).boolean || !can_read(other, slice, kLookedAt)) return 0;
-  if (room == kNoLimit) return kLookedAt;
-  // The ends of the places on the way: as long as the longest of the shortest ones.
-  uint32_t longest = 0;
-  std::vector<NodeId> level{other};
-  for (uint32_t i = 0; i < kLookedAt; ++i) {
-    std::vector<NodeId> next;
-    for (const NodeId at : level) {
-      const std::vector<NodeId>* after = after_char(at, slice);
-      if (after == nullptr) return 0;
-      for (const NodeId to : *after) {
-        if (std::ranges::find(next, to) != next.end()) continue;
-        next.push_back(to);
-        longest = std::max(longest, shortest(to, 0));
-      }
-    }
-    level = std::move(next);
-  }
-  return longest < kNoLimit && room >= kLookedAt + longest ? kLookedAt : 0;
-}
-
-// At least as many bytes as the shortest text of an expression has; kNoLimit: not known.
-uint32_t Parser::shortest(NodeId id, int depth) {
-  constexpr uint32_t kMost = 1U << 20U;
-  const Node n = arena_.node(id);
-  if (n.nullable) return 0;
-  if (depth > 24) return kNoLimit;
-  switch (n.kind) {
-    case NodeKind::kBytes:
-      return 1;
-    case NodeKind::kConcat: {
-      const uint32_t a = shortest(n.a, depth + 1);
-      const uint32_t b = shortest(n.b, depth + 1);
-      return a > kMost || b > kMost ? kNoLimit : a + b;
-    }
-    case NodeKind::kAlt: {
-      uint32_t best = kNoLimit;
-      for (uint32_t i = 0; i < n.b; ++i) best = std::min(best, shortest(arena_.children(id)[i], depth + 1));
-      return best;
-    }
-    case NodeKind::kRepeat: {
-      const uint64_t once = shortest(n.a, depth + 1);
-      return once * n.min > kMost ? kNoLimit : static_cast<uint32_t>(once * n.min);
-    }
-    default:
-      return kNoLimit;
-  }
-}
-
 uint32_t Parser::reach(SetId id, size_t slice, uint32_t pending) {
   ItemSet& s = *sets_[id];
   const size_t slot = pending == 0 ? slice : kSlices + slice;
   if (s.reach_known[slot]) return s.reach[slot];
   uint8_t best = 0;
-  if (pending == 0) {
+  // Every slice has these letters.
+  const auto takes = [&](uint8_t letter) { return step(id, letter) != kDeadSet; };
+  if (pending == 0 && takes('q') && takes('e') && takes('z')) {
     for (size_t i = 0; i < s.lexemes.size() && best != kEndless; ++i) {
       best = std::max(best, reach_node(s.lexemes[i].what, slice, 0));
     }
@@ -211,7 +146,7 @@ uint32_t Parser::reach(SetId id, size_t slice, uint32_t pending) {
       if (has_length_bound(s.lexemes[i].what)) continue;  // costly; known by its form
       if (can_read(s.lexemes[i].what, slice, wanted)) best = static_cast<uint8_t>(wanted);
     }
-  } else {
+  } else if (pending > 0) {
     // Inside a character: every way to finish it must reach as far.
     best = kEndless;
     for (uint32_t b = 0x80; b <= 0xbf && best != 0; ++b) {
@@ -297,36 +232,54 @@ bool Parser::walk_all(SetId id, std::vector<uint32_t>& mask) {
 }
 
 bool Parser::make_mask(SetId id) {
-  if (sets_[id]->dense != nullptr || sets_[id]->sparse != nullptr) return true;
+  if (sets_[id]->mask_made) return true;
   std::vector<uint32_t> mask;
+  const std::vector<uint32_t>* base = nullptr;
   if (takes_everything(id)) {
-    mask = vocabulary_.ordinary_mask;
-  } else {
+    base = &vocabulary_.ordinary_mask;
+    mask = *base;
+  } else if (!mask_in_string(id, mask, base) && !mask_of_bounded(id, mask, base) && !mask_near_wide(id, mask, base)) {
     mask.assign(vocabulary_.ordinary_mask.size(), 0);
     if (!sets_[id]->lexemes.empty() && !walk_all(id, mask)) return false;
   }
+  if (failed_) return false;
   for (const Item& t : sets_[id]->tokens) {
     for (const TokenId token : grammar_.token_sets[t.what]) {
       if (token >= 0 && static_cast<size_t>(token) < vocabulary_.tokens.size()) set_bit(mask, token);
     }
   }
-  size_t count = 0;
-  for (const uint32_t w : mask) count += static_cast<size_t>(__builtin_popcount(w));
+  size_t changes = 0;
+  for (size_t w = 0; w < mask.size(); ++w) {
+    changes += static_cast<size_t>(__builtin_popcount(mask[w] ^ (base != nullptr ? (*base)[w] : 0)));
+  }
   ItemSet& s = *sets_[id];
-  if (count < 1024) {
-    s.sparse = std::make_unique<std::vector<TokenId>>();
-    s.sparse->reserve(count);
-    for (size_t w = 0; w < mask.size(); ++w) {
-      for (uint32_t bits = mask[w]; bits != 0; bits &= bits - 1) {
-        s.sparse->push_back(static_cast<TokenId>(w * 32 + static_cast<size_t>(__builtin_ctz(bits))));
-      }
-    }
-    bytes_ += static_cast<int64_t>(4 * count + 24);
-  } else {
+  s.mask_made = true;
+  if (changes >= 1024) {
     bytes_ += static_cast<int64_t>(4 * mask.size() + 24);
     s.dense = std::make_unique<std::vector<uint32_t>>(std::move(mask));
+    s.base = s.dense.get();
+    return true;
   }
+  s.base = base;
+  s.changed.reserve(changes);
+  for (size_t w = 0; w < mask.size(); ++w) {
+    for (uint32_t bits = mask[w] ^ (base != nullptr ? (*base)[w] : 0); bits != 0; bits &= bits - 1) {
+      s.changed.push_back(static_cast<TokenId>(w * 32 + static_cast<size_t>(__builtin_ctz(bits))));
+    }
+  }
+  bytes_ += static_cast<int64_t>(4 * changes);
   return true;
+}
+
+void Parser::read_mask(SetId id, std::span<uint32_t> row) const {
+  const ItemSet& s = *sets_[id];
+  const size_t known = s.base != nullptr ? std::min(row.size(), s.base->size()) : 0;
+  if (known > 0) std::copy_n(s.base->begin(), known, row.begin());
+  std::fill(row.begin() + static_cast<std::ptrdiff_t>(known), row.end(), 0U);
+  for (const TokenId token : s.changed) {
+    const auto i = static_cast<uint32_t>(token);
+    if (i >> 5U < row.size()) row[i >> 5U] ^= 1U << (i & 31U);
+  }
 }
 
 }  // namespace di::structured

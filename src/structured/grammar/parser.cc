@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "structured/regex/json_content.h"
+
 namespace di::structured {
 namespace {
 
@@ -64,6 +66,7 @@ Parser::Parser(Arena& arena, Grammar& grammar, const Limits& limits, const Vocab
   sets_[0]->next->fill(kDeadSet);
   aux_.emplace_back();
   for (size_t k = 0; k < kSlices; ++k) slice_chars_[k] = utf8_class(arena, vocabulary.slices[k].chars);
+  free_content_ = json_content(arena);
   scratch_ = std::make_unique<Build>();
 }
 
@@ -248,6 +251,14 @@ SetId Parser::intern(Build& b) {
   sets_.push_back(std::move(made));
   by_hash_.emplace(h, id);
   return id;
+}
+
+// The set with this item alone; its frame must be that of another set.
+SetId Parser::single(const Item& item) {
+  Build& b = *scratch_;
+  b.clear();
+  b.set.lexemes.push_back(item);
+  return intern(b);
 }
 
 SetId Parser::compute(SetId from, int byte, TokenId token, bool use_byte) {

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -36,9 +37,12 @@ struct ItemSet {
   bool accepting = false;
   uint32_t level = 0;  // nesting of the output here
   std::unique_ptr<std::array<SetId, 256>> next;
-  // Allowed ordinary and special tokens, without stop tokens; made on demand.
+  // Allowed ordinary and special tokens, without stop tokens, made on demand: those of `base` (the vocabulary's or
+  // `dense`; none: no token) but for `changed`, which are turned over.
+  bool mask_made = false;
+  const std::vector<uint32_t>* base = nullptr;
   std::unique_ptr<std::vector<uint32_t>> dense;
-  std::unique_ptr<std::vector<TokenId>> sparse;
+  std::vector<TokenId> changed;
   uint64_t hash = 0;
   // How many characters of slice k can always be read from here, 255 = without end; valid where known. Second half:
   // after the rest of a character that has begun.
@@ -65,6 +69,8 @@ class Parser {
   SetId step_token(SetId from, TokenId id);
   // Fills the set's mask unless it is there. False when a limit was reached.
   bool make_mask(SetId id);
+  // Writes a mask that make_mask() has made.
+  void read_mask(SetId id, std::span<uint32_t> row) const;
   bool takes_everything(SetId id) const;
 
   bool failed() const { return failed_; }
@@ -94,11 +100,17 @@ class Parser {
   const std::vector<NodeId>* after_char(NodeId node, size_t slice);
   bool can_read(NodeId node, size_t slice, uint32_t chars);
   bool has_length_bound(NodeId id) const;
-  uint8_t reach_bounded(NodeId id, size_t slice);
-  uint32_t shortest(NodeId id, int depth);
   void walk(const Trie& trie, SetId from, std::vector<uint32_t>& mask, int slice);
   int pick_slice(SetId from);
   bool walk_all(SetId from, std::vector<uint32_t>& mask);
+  // mask_shortcuts.cc: masks made from those of a vocabulary or of a simpler set. False: not one of these cases.
+  bool mask_in_string(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base);
+  bool mask_of_bounded(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base);
+  bool mask_near_wide(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base);
+  void walk_difference(SetId from, SetId other, std::vector<uint32_t>& mask);
+  void walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends, std::vector<uint32_t>& mask);
+  NodeId without_exceptions(NodeId lexeme);
+  SetId single(const Item& item);
 
   Arena& arena_;
   Grammar& grammar_;
@@ -109,6 +121,7 @@ class Parser {
   std::vector<AuxValue> aux_;
   std::unordered_multimap<uint64_t, AuxId> aux_by_hash_;
   std::unordered_map<uint64_t, SetId> token_steps_;  // set << 32 | token
+  NodeId free_content_ = kNothing;
   std::array<NodeId, kSlices> slice_chars_{};
   std::array<std::unordered_map<NodeId, uint8_t>, kSlices> reach_memo_;
   std::array<std::unordered_map<NodeId, bool>, kSlices> class_memo_;

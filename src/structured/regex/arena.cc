@@ -12,6 +12,14 @@ uint64_t mix(uint64_t h, uint64_t v) {
   return h * 0xff51afd7ed558ccdULL;
 }
 
+// Sums and products of lengths; kNoLimit stays.
+uint32_t add(uint32_t a, uint32_t b) {
+  return static_cast<uint32_t>(std::min<uint64_t>(uint64_t{a} + b, kNoLimit));
+}
+uint32_t times(uint32_t n, uint32_t a) {
+  return a == 0 ? 0 : static_cast<uint32_t>(std::min<uint64_t>(uint64_t{n} * a, kNoLimit));
+}
+
 }  // namespace
 
 Arena::Arena(Budget& budget) : budget_(budget) {
@@ -23,6 +31,8 @@ Arena::Arena(Budget& budget) : budget_(budget) {
   Node all;
   all.kind = NodeKind::kAnything;
   all.nullable = true;
+  empty.max_chars = empty.shortest = empty.ends = 0;
+  all.shortest = all.ends = 0;
   for (const Node& n : {nothing, empty, all}) {
     nodes_.push_back(n);
     hashes_.push_back(0);
@@ -31,7 +41,97 @@ Arena::Arena(Budget& budget) : budget_(budget) {
     rows_.emplace_back();
   }
   any_char_ = utf8_class(*this, CharSet::all());
+  // What is left of a character after some of its bytes has a row and an id below any_text_: see fits_length().
+  std::vector<NodeId> work{any_char_};
+  for (size_t i = 0; i < work.size(); ++i) {
+    if (raw_[work[i]] != nullptr) continue;
+    const NodeId* row = raw_row(work[i]);
+    for (size_t b = 0; b < 256; ++b) {
+      if (row[b] > kEmptyText && (b == 0 || row[b] != row[b - 1])) work.push_back(row[b]);
+    }
+  }
   any_text_ = star(any_char_);
+}
+
+void Arena::measure(Node& n) const {
+  switch (n.kind) {
+    case NodeKind::kBytes: {
+      // A continuation byte belongs to a character counted before.
+      const ByteSet& s = sets_[n.a];
+      const bool begins = (s.words[0] | s.words[1] | s.words[3]) != 0;
+      n.min_chars = s.words[2] == 0 ? 1 : 0;
+      n.max_chars = n.shortest = n.ends = begins ? 1 : 0;
+      break;
+    }
+    case NodeKind::kConcat: {
+      const Node& a = nodes_[n.a];
+      const Node& b = nodes_[n.b];
+      n.min_chars = add(a.min_chars, b.min_chars);
+      n.max_chars = add(a.max_chars, b.max_chars);
+      n.shortest = add(a.shortest, b.shortest);
+      n.ends = std::max(add(a.ends, b.shortest), b.ends);
+      break;
+    }
+    case NodeKind::kAlt:
+      n.min_chars = n.shortest = kNoLimit;
+      n.max_chars = n.ends = 0;
+      for (uint32_t i = 0; i < n.b; ++i) {
+        const Node& kid = nodes_[kids_[n.a + i]];
+        n.min_chars = std::min(n.min_chars, kid.min_chars);
+        n.max_chars = std::max(n.max_chars, kid.max_chars);
+        n.shortest = std::min(n.shortest, kid.shortest);
+        n.ends = std::max(n.ends, kid.ends);
+      }
+      break;
+    case NodeKind::kAnd:
+      for (uint32_t i = 0; i < n.b; ++i) {
+        const Node& kid = nodes_[kids_[n.a + i]];
+        n.min_chars = std::max(n.min_chars, kid.min_chars);
+        n.max_chars = std::min(n.max_chars, kid.max_chars);
+      }
+      break;
+    case NodeKind::kRepeat: {
+      const Node& body = nodes_[n.a];
+      n.min_chars = times(n.min, body.min_chars);
+      n.max_chars = n.max == kNoLimit ? kNoLimit : times(n.max, body.max_chars);
+      n.shortest = times(n.min, body.shortest);
+      n.ends = add(body.ends, n.min > 1 ? times(n.min - 1, body.shortest) : 0);
+      break;
+    }
+    default:
+      break;
+  }
+  if (n.nullable) n.shortest = n.min_chars = 0;
+}
+
+// Whether a conjunction has a text because one expression has a text that the other parts, which only bound the number
+// of characters, leave room for. Spares the search through the product.
+bool Arena::fits_length(const Node& n) const {
+  if (n.kind != NodeKind::kAnd) return false;
+  uint32_t room = kNoLimit;
+  NodeId other = kNothing;
+  for (uint32_t i = 0; i < n.b; ++i) {
+    const NodeId id = kids_[n.a + i];
+    const Node& kid = nodes_[id];
+    NodeId length = id;
+    if (kid.kind == NodeKind::kConcat) {
+      // Inside a character: what is left of any character, then the rest of the bound.
+      bool rest = false;
+      for (NodeId at = 3; at < any_text_ && !rest; ++at) {
+        rest = raw_[at] != nullptr && std::ranges::find(raw_[at]->next, kid.a) != std::end(raw_[at]->next);
+      }
+      if (rest) length = kid.b;
+    }
+    const Node& bound = nodes_[length];
+    if (bound.kind == NodeKind::kRepeat && bound.a == any_char_ && bound.min == 0) {
+      room = std::min(room, bound.max);
+    } else if (other == kNothing && !kid.boolean) {
+      other = id;
+    } else {
+      return false;
+    }
+  }
+  return other != kNothing && nodes_[other].shortest != kNoLimit && nodes_[other].shortest <= room;
 }
 
 std::span<const NodeId> Arena::children(NodeId id) const {
@@ -64,10 +164,11 @@ NodeId Arena::intern(Node n, std::span<const NodeId> kids) {
     n.b = static_cast<uint32_t>(kids.size());
     kids_.insert(kids_.end(), kids.begin(), kids.end());
   }
+  measure(n);
   const auto id = static_cast<NodeId>(nodes_.size());
   nodes_.push_back(n);
   hashes_.push_back(h);
-  life_.push_back(n.nullable || !n.boolean ? Life::kLive : Life::kUnknown);
+  life_.push_back(n.nullable || !n.boolean || fits_length(n) ? Life::kLive : Life::kUnknown);
   raw_.emplace_back();
   rows_.emplace_back();
   slots_[at] = id;
@@ -286,9 +387,12 @@ NodeId Arena::both(std::vector<NodeId> parts) {
   std::ranges::sort(flat);
   flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
   if (flat.empty()) return kAllBytes;
-  // Lengths: any_char{a,b} & any_char{c,d}. And any_text adds nothing beside an expression made of characters.
+  // Lengths: any_char{a,b} & any_char{c,d}. What the other parts' own lengths ensure need not be counted, and any_text
+  // adds nothing beside an expression made of characters.
   uint32_t low = 0;
   uint32_t high = kNoLimit;
+  uint32_t own_low = 0;
+  uint32_t own_high = kNoLimit;
   size_t lengths = 0;
   bool positive = false;
   for (const NodeId p : flat) {
@@ -297,15 +401,19 @@ NodeId Arena::both(std::vector<NodeId> parts) {
       low = std::max(low, n.min);
       high = std::min(high, n.max);
       ++lengths;
-    } else if (n.kind != NodeKind::kNot) {
-      positive = true;
+      continue;
     }
+    own_low = std::max(own_low, n.min_chars);
+    own_high = std::min(own_high, n.max_chars);
+    positive = positive || n.kind != NodeKind::kNot;
   }
   if (low > high) return kNothing;
-  const bool drop = low == 0 && high == kNoLimit && positive;
-  if (lengths > 1 || (lengths == 1 && drop)) {
+  if (lengths > 0) {
+    if (own_low > high || own_high < low) return kNothing;
+    if (low <= own_low) low = 0;
+    if (high >= own_high) high = kNoLimit;
     std::erase_if(flat, [&](NodeId p) { return nodes_[p].kind == NodeKind::kRepeat && nodes_[p].a == any_char_; });
-    if (!drop) {
+    if (low != 0 || high != kNoLimit || !positive) {
       flat.push_back(repeat(any_char_, low, high));
       std::ranges::sort(flat);
     }

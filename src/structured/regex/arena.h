@@ -54,6 +54,11 @@ struct Node {
   uint32_t b = 0;    // kConcat: second child; kAlt, kAnd: number of children; kRemainder: remainder so far
   uint32_t min = 0;  // kRepeat: bound; kJsonString, kRemainder: phase
   uint32_t max = 0;  // kRepeat: bound; kRemainder: digits after the point that count
+  // Of its texts, in characters that begin in them (continuation bytes count nothing):
+  uint32_t min_chars = 0;         // no text has fewer
+  uint32_t max_chars = kNoLimit;  // no text has more
+  uint32_t shortest = kNoLimit;   // some text has no more; kNoLimit: not known
+  uint32_t ends = kNoLimit;       // from each place in a text, some end is no farther; kNoLimit: not known
 };
 
 class Arena {
@@ -110,6 +115,8 @@ class Arena {
   };
 
   NodeId intern(Node n, std::span<const NodeId> kids);
+  void measure(Node& n) const;
+  bool fits_length(const Node& n) const;
   NodeId derive(NodeId id, uint8_t byte);
   NodeId derive_remainder(const Node& n, uint8_t byte);
   NodeId derive_json(const Node& n, uint8_t byte);

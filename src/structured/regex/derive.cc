@@ -102,7 +102,7 @@ NodeId Arena::json_phase(NodeId text, uint32_t phase) {
   // plain.
   n.boolean = true;
   const NodeId id = intern(n, {});
-  if (phase == kInside && !nodes_[text].boolean) life_[id] = Life::kLive;
+  if (phase == kInside && life_[text] == Life::kLive) life_[id] = Life::kLive;
   return id;
 }
 

@@ -241,20 +241,22 @@ void Schema::apply_unevaluated(const Value& node, Lang& lang) {
   if (props != nullptr) {
     const ExprId e = schema(*props);
     for (ObjectShape& s : lang.objects) {
-      if (s.all_evaluated || e == kAnyExpr) continue;
+      if (s.all_evaluated) continue;
+      s.all_evaluated = true;
+      if (e == kAnyExpr) continue;
       RestRule rule;
       for (const RestRule& r : s.rest) {
         for (const auto& [pattern, value] : r.patterns) rule.patterns.emplace_back(pattern, kAnyExpr);
       }
       rule.additional = e;
       s.rest.push_back(std::move(rule));
-      s.all_evaluated = true;
     }
   }
   if (items != nullptr) {
     const ExprId e = schema(*items);
     for (ArrayShape& s : lang.arrays) {
-      if (s.rest == kAnyExpr) s.rest = e;
+      if (!s.all_evaluated && s.rest == kAnyExpr) s.rest = e;
+      s.all_evaluated = true;
     }
   }
 }

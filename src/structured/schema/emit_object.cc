@@ -30,11 +30,15 @@ void append_canonical(std::string& out, std::string_view text) {
 
 }  // namespace
 
+std::string Emitter::quoted(std::string_view text) {
+  std::string out = "\"";
+  append_canonical(out, text);
+  out += '"';
+  return out;
+}
+
 NodeId Emitter::key_text(const std::string& name) const {
-  std::string text = "\"";
-  append_canonical(text, name);
-  text += '"';
-  return arena_.concat(arena_.literal(text), colon_);
+  return arena_.concat(arena_.literal(quoted(name)), colon_);
 }
 
 std::vector<Emitter::Named> Emitter::members_of(const ObjectShape& s) {

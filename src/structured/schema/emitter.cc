@@ -5,34 +5,11 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "structured/regex/char_set.h"
+#include "structured/regex/json_content.h"
 #include "structured/regex/pattern.h"
 #include "structured/schema/decimal.h"
 
 namespace di::structured {
-
-NodeId free_json_string(Arena& a) {
-  CharSet raw = CharSet::all();
-  CharSet cut;
-  cut.add(0, 0x1f);
-  cut.add('"', '"');
-  cut.add('\\', '\\');
-  cut.normalise();
-  CharSet keep = cut.complement();
-  auto hex = [&](std::string_view digits) {
-    ByteSet s;
-    for (const char c : digits) s.add(static_cast<uint8_t>(c));
-    return a.bytes(s);
-  };
-  const NodeId any = hex("0123456789abcdefABCDEF");
-  const NodeId d = hex("dD");
-  const NodeId low = a.concat({a.literal("\\u"), d, hex("cdefCDEF"), any, any});
-  const NodeId high = a.concat({d, hex("89abAB"), any, any, low});
-  const NodeId single =
-      a.alt(a.concat({hex("0123456789abcefABCEF"), any, any, any}), a.concat({d, hex("01234567"), any, any}));
-  const NodeId escape = a.concat(a.byte('\\'), a.alt(hex("\"\\/bfnrt"), a.concat(a.byte('u'), a.alt(single, high))));
-  return a.concat({a.byte('"'), a.star(a.alt(utf8_class(a, keep), escape)), a.byte('"')});
-}
 
 Emitter::Emitter(Arena& arena, Grammar& grammar, Schema& schema, const SpecOptions& options, const Limits& limits)
     : arena_(arena), grammar_(grammar), schema_(schema), options_(options), limits_(limits) {
@@ -65,9 +42,43 @@ Emitter::Emitter(Arena& arena, Grammar& grammar, Schema& schema, const SpecOptio
       break;
     }
   }
-  free_string_ = free_json_string(arena);
+  free_string_ = arena.concat({arena.byte('"'), json_content(arena), arena.byte('"')});
   comma_ = arena.concat({space_, arena.byte(','), space_});
   colon_ = arena.concat({space_, arena.byte(':'), space_});
+}
+
+// Made of single bytes in sequence and in alternatives only.
+bool Emitter::is_list(NodeId node) const {
+  std::vector<NodeId> work{node};
+  std::unordered_set<NodeId> seen;
+  while (!work.empty()) {
+    const NodeId at = work.back();
+    work.pop_back();
+    if (!seen.insert(at).second) continue;
+    const Node& n = arena_.node(at);
+    if (n.kind == NodeKind::kAlt) {
+      const auto kids = arena_.children(at);
+      work.insert(work.end(), kids.begin(), kids.end());
+    } else if (n.kind == NodeKind::kConcat) {
+      work.push_back(n.a);
+      work.push_back(n.b);
+    } else if (n.kind != NodeKind::kBytes && n.kind != NodeKind::kEmpty) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Few known texts are written out: their automaton is smaller than that of texts seen through escapes.
+NodeId Emitter::string_text(NodeId text) {
+  constexpr size_t kFew = 2'000;
+  if (text == arena_.any_text()) return free_string_;
+  std::vector<std::string> texts;
+  if (is_list(text) && enumerate(text, kFew, texts)) {
+    for (std::string& t : texts) t = quoted(t);
+    return arena_.literals(std::move(texts));
+  }
+  return arena_.concat(arena_.byte('"'), arena_.json_string(text));
 }
 
 NodeId Emitter::scalar_of(const Lang& l, bool strings) {
@@ -76,10 +87,7 @@ NodeId Emitter::scalar_of(const Lang& l, bool strings) {
   if ((l.bools & 1U) != 0) parts.push_back(arena_.literal("false"));
   if ((l.bools & 2U) != 0) parts.push_back(arena_.literal("true"));
   for (const NumberPart& n : l.numbers) parts.push_back(schema_.number_text(n));
-  if (strings && l.string != kNothing) {
-    parts.push_back(l.string == arena_.any_text() ? free_string_
-                                                  : arena_.concat(arena_.byte('"'), arena_.json_string(l.string)));
-  }
+  if (strings && l.string != kNothing) parts.push_back(string_text(l.string));
   return arena_.alt(std::move(parts));
 }
 

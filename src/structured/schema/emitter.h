@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -57,6 +58,9 @@ class Emitter {
     bool tail = false;  // required but not declared: behind the declared ones, in any order
   };
 
+  static std::string quoted(std::string_view text);
+  NodeId string_text(NodeId text);
+  bool is_list(NodeId node) const;
   NodeId scalar_of(const Lang& lang, bool strings);
   void emit_array(RuleId rule, const ArrayShape& shape);
   // Why it cannot be done; empty: done.
@@ -86,8 +90,5 @@ class Emitter {
   NodeId comma_ = kNothing;
   NodeId colon_ = kNothing;
 };
-
-// JSON strings without constraint: raw characters and every escape, surrogates in pairs only (§4.6).
-NodeId free_json_string(Arena& arena);
 
 }  // namespace di::structured

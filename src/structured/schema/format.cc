@@ -114,8 +114,22 @@ std::string idn_host() {
   return "(?:" + one + "(?:[.\\u3002\\uff0e\\uff61]" + one + "){0,3})";
 }
 
+// RFC 6531 §3.3: any character beyond ASCII.
 std::string idn_atom() {
-  return "[A-Za-z0-9!#$%&'*+/=?^_`{|}~\\-\\u00a1-\\u2027\\u2030-\\ud7ff]+";
+  return "[A-Za-z0-9!#$%&'*+/=?^_`{|}~\\-\\u0080-\\ud7ff\\ue000-\\uffff\\u{10000}-\\u{10ffff}]+";
+}
+
+// At most 64 bytes before the @ (RFC 5321 §4.5.3.1.1).
+NodeId idn_email(Arena& a) {
+  auto re = [&](const std::string& p) { return compile_pattern(a, p, PatternUse::kWhole).value_or(kNothing); };
+  const std::string quoted =
+      "\"(?:[\\x20-\\x21\\x23-\\x5b\\x5d-\\x7e\\u0080-\\ud7ff\\ue000-\\uffff\\u{10000}-\\u{10ffff}]|\\\\[\\x20-\\x7e])*"
+      "\"";
+  const NodeId local = re("(?:" + idn_atom() + "(?:\\." + idn_atom() + ")*|" + quoted + ")");
+  // Labels with combining marks behind ASCII letters are valid too; the accents of Latin, composed or not.
+  const std::string label = "(?:[a-z0-9]{0,6}[a-z]\\u0301[a-z0-9]{0,6})";
+  const NodeId domain = re("(?:" + idn_host() + "|" + label + "(?:\\." + host_label() + ")*)");
+  return a.concat({a.both(local, a.repeat(a.bytes(ByteSet::range(0, 255)), 1, 64)), a.byte('@'), domain});
 }
 
 // Regular expressions as a format: a sound part of the dialect with groups nested at most five deep, whose brackets,
@@ -127,11 +141,11 @@ NodeId regex_format(Arena& a) {
     for (char c = low; c <= high; ++c) ranges += std::string("|") + c + "-[" + c + "-" + high + "]";
   }
   const std::string escape = R"(\\[dDwWsStnrfv0/.*+?^$()\[\]{}|\\])";
-  const NodeId chars = re("\\[\\^?(?:[^\\]\\[\\\\^\\-]|" + escape + "|\\\\-" + ranges + ")+-?\\]");
+  const NodeId chars = re("\\[\\^?\\]|\\[\\^?(?:[^\\]\\[\\\\^\\-]|" + escape + "|\\\\-" + ranges + ")+-?\\]");
   std::string bounds = "[0-9]{1,4}|[0-9]{1,4},|[0-9],[1-9][0-9]{1,3}";
   for (char c = '0'; c <= '9'; ++c) bounds += std::string("|") + c + ",[" + c + "-9]";
   const NodeId times = a.optional(re("(?:[*+?]|\\{(?:" + bounds + ")\\})\\??"));
-  const NodeId simple = a.alt({re(R"([^\\^$.*+?()\[\]{}|])"), re(escape), a.byte('.'), chars});
+  const NodeId simple = a.alt({re(R"([^\\^$.*+?()\[\]{}|])"), re(escape), re(R"(\\c[A-Za-z])"), a.byte('.'), chars});
   NodeId alternatives = kEmptyText;
   for (int depth = 0; depth < 5; ++depth) {
     NodeId piece = a.alt({a.concat(simple, times), a.byte('^'), a.byte('$'), re(R"(\\[bB])")});
@@ -162,7 +176,6 @@ std::optional<std::string> pattern_of(std::string_view name) {
   if (name == "iri-reference") return uri_body(true, true);
   if (name == "uri-template") return uri_template();
   if (name == "idn-hostname") return idn_host();
-  if (name == "idn-email") return "(?:" + idn_atom() + "(?:\\." + idn_atom() + ")*)@" + idn_host();
   if (name == "json-pointer") return "(?:/(?:[^/~]|~[01])*)*";
   if (name == "relative-json-pointer") return "(?:0|[1-9][0-9]*)(?:#|(?:/(?:[^/~]|~[01])*)*)";
   return std::nullopt;
@@ -172,6 +185,7 @@ std::optional<std::string> pattern_of(std::string_view name) {
 
 std::optional<NodeId> compile_format(Arena& arena, std::string_view name) {
   if (name == "regex") return regex_format(arena);
+  if (name == "idn-email") return idn_email(arena);
   const auto pattern = pattern_of(name);
   if (!pattern) return std::nullopt;
   const auto node = compile_pattern(arena, *pattern, PatternUse::kWhole);

@@ -48,6 +48,7 @@ struct ArrayShape {
   bool unique = false;
   Origin unique_origin;
   std::vector<Contains> contains;
+  bool all_evaluated = false;  // some keyword speaks of every item (unevaluatedItems)
   friend bool operator==(const ArrayShape&, const ArrayShape&) = default;
 };
 

@@ -63,6 +63,7 @@ Lang Schema::of_constant(const Value& value) {
       ArrayShape s;
       for (const Value& v : value.items) s.prefix.push_back(constant(v));
       s.rest = kNeverExpr;
+      s.all_evaluated = true;
       s.min = s.max = value.items.size();
       l.arrays.push_back(std::move(s));
       break;
@@ -106,6 +107,7 @@ ArrayShape Schema::meet(const ArrayShape& a, const ArrayShape& b) {
   out.unique_origin = a.unique ? a.unique_origin : b.unique_origin;
   out.contains = a.contains;
   for (const Contains& c : b.contains) add_distinct(out.contains, c);
+  out.all_evaluated = a.all_evaluated || b.all_evaluated;
   return out;
 }
 

@@ -262,6 +262,7 @@ void Schema::read_arrays(const Value& node, Lang& lang) {
     for (const Value& v : prefix->items) s.prefix.push_back(schema(v));
   }
   if (rest != nullptr) s.rest = schema(*rest);
+  s.all_evaluated = rest != nullptr;
   s.min = count_of(node, "minItems").value_or(0);
   s.max = count_of(node, "maxItems").value_or(kUnbounded);
   if (s.min > limits_.max_repeat)

@@ -1,0 +1,226 @@
+// Masks that need no walk of the whole vocabulary: inside strings, under a bound on the length, and near a set whose
+// mask is known (structured-output.md §2.4).
+#include <algorithm>
+
+#include "structured/grammar/parser.h"
+
+namespace di::structured {
+namespace {
+
+void set_bit(std::vector<uint32_t>& mask, TokenId id) {
+  mask[static_cast<uint32_t>(id) >> 5U] |= 1U << (static_cast<uint32_t>(id) & 31U);
+}
+void clear_bit(std::vector<uint32_t>& mask, TokenId id) {
+  mask[static_cast<uint32_t>(id) >> 5U] &= ~(1U << (static_cast<uint32_t>(id) & 31U));
+}
+bool has_bit(const std::vector<uint32_t>& mask, TokenId id) {
+  return ((mask[static_cast<uint32_t>(id) >> 5U] >> (static_cast<uint32_t>(id) & 31U)) & 1U) != 0;
+}
+
+NodeId head_of(const Arena& arena, NodeId lexeme) {
+  const Node& n = arena.node(lexeme);
+  return n.kind == NodeKind::kConcat ? n.a : lexeme;
+}
+
+// The lexeme with another head.
+NodeId with_head(Arena& arena, NodeId lexeme, NodeId head) {
+  const Node n = arena.node(lexeme);
+  return n.kind == NodeKind::kConcat ? arena.concat(head, n.b) : head;
+}
+
+// A head that stands between two characters of a JSON string.
+bool between_chars(const Node& head) {
+  return head.kind == NodeKind::kJsonString && head.min == 0;
+}
+
+}  // namespace
+
+// The only lexeme stands in a string that takes any characters, or any up to a number: the vocabulary knows what stays
+// inside, only tokens with a quotation mark are walked.
+bool Parser::mask_in_string(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base) {
+  if (sets_[id]->lexemes.size() != 1) return false;
+  const NodeId head = head_of(arena_, sets_[id]->lexemes[0].what);
+  const StringTokens& strings = vocabulary_.strings;
+  uint32_t room = kNoLimit;
+  if (head == free_content_) {
+    base = &strings.free;
+  } else {
+    if (!between_chars(arena_.node(head))) return false;
+    const Node& text = arena_.node(arena_.node(head).a);
+    if (text.kind != NodeKind::kRepeat || text.a != arena_.any_char()) return false;
+    room = text.max;
+    base = &strings.written[std::min(room, kFewChars)];
+  }
+  mask = *base;
+  if (head != free_content_ && room > kFewChars) {
+    for (const StringTokens::Long& t : strings.longer) {
+      if (t.decoded <= room && t.decoded != kNoLimit) set_bit(mask, t.token);
+    }
+  }
+  walk(strings.quoted, id, mask, -1);
+  return true;
+}
+
+// The only lexeme is an expression together with a bound on the length of the string. The mask is that of the
+// expression alone but for tokens that do not leave room for its end; far from the bound these are long ones.
+bool Parser::mask_of_bounded(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base) {
+  if (sets_[id]->lexemes.size() != 1) return false;
+  Item item = sets_[id]->lexemes[0];
+  if (item.origin == kHere) return false;
+  const NodeId head = head_of(arena_, item.what);
+  const bool quoted = between_chars(arena_.node(head));
+  const NodeId text = quoted ? arena_.node(head).a : head;
+  if (arena_.node(text).kind != NodeKind::kAnd) return false;
+  uint32_t room = kNoLimit;
+  std::vector<NodeId> others;
+  for (const NodeId kid : arena_.children(text)) {
+    const Node& n = arena_.node(kid);
+    if (n.kind == NodeKind::kRepeat && n.a == arena_.any_char()) {
+      if (n.min != 0 || n.max == kNoLimit) return false;
+      room = n.max;
+    } else {
+      others.push_back(kid);
+    }
+  }
+  if (room == kNoLimit) return false;
+  const NodeId loose_text = arena_.both(std::move(others));
+  const uint32_t ends = arena_.node(loose_text).ends;
+  if (ends == kNoLimit || arena_.node(loose_text).boolean) return false;
+  const bool far = uint64_t{room} >= uint64_t{kFewChars} + ends;
+  if (!far && !quoted) return false;
+  item.what = with_head(arena_, item.what, quoted ? arena_.json_string(loose_text) : loose_text);
+  const SetId loose = single(item);
+  if (failed_ || loose == kDeadSet) return false;
+  if (!far) {
+    mask.assign(vocabulary_.ordinary_mask.size(), 0);
+    walk_counted(id, loose, room, ends, mask);
+    return true;
+  }
+  if (!make_mask(loose)) return false;
+  base = sets_[loose]->base;
+  mask.resize(vocabulary_.ordinary_mask.size());
+  read_mask(loose, mask);
+  for (const StringTokens::Long& t : vocabulary_.strings.longer) {
+    if (!has_bit(mask, t.token) || uint64_t{t.chars} + ends <= room) continue;
+    if (step_bytes(id, vocabulary_.tokens[static_cast<size_t>(t.token)].bytes) == kDeadSet) clear_bit(mask, t.token);
+  }
+  return true;
+}
+
+// Near the bound: follows the set without the bound and counts characters beside it. Where the count alone does not
+// decide, the bounded set does.
+void Parser::walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends, std::vector<uint32_t>& mask) {
+  struct At {
+    SetId set = kDeadSet;
+    uint32_t chars = 0;
+    bool inside = true;   // the string has not ended
+    bool between = true;  // between two characters of it
+  };
+  std::array<At, 257> path{};
+  path[0].set = loose;
+  const auto& nodes = vocabulary_.trie.nodes;
+  for (uint32_t i = 0; i < nodes.size();) {
+    const TrieNode& n = nodes[i];
+    const At& from = path[n.depth];
+    At to = from;
+    to.set = step(from.set, n.byte);
+    NodeId text = kNothing;
+    if (to.set != kDeadSet && from.inside) {
+      if (from.between && n.byte == '"') {
+        to.inside = to.between = false;
+      } else {
+        if (from.between && (n.byte & 0xc0U) != 0x80) ++to.chars;
+        const NodeId head = head_of(arena_, sets_[to.set]->lexemes[0].what);
+        to.between = between_chars(arena_.node(head));
+        if (to.between) text = arena_.node(head).a;
+      }
+    }
+    if (to.set == kDeadSet || to.chars > room) {
+      if (failed_) return;
+      i = n.skip;
+      continue;
+    }
+    path[n.depth + 1U] = to;
+    if (n.token >= 0) {
+      bool fits = !to.inside || uint64_t{to.chars} + ends <= room;
+      if (!fits && text != kNothing && arena_.node(text).shortest != kNoLimit)
+        fits = uint64_t{to.chars} + arena_.node(text).shortest <= room;
+      if (!fits) fits = step_bytes(id, vocabulary_.tokens[static_cast<size_t>(n.token)].bytes) != kDeadSet;
+      if (fits) set_bit(mask, n.token);
+    }
+    ++i;
+  }
+}
+
+// The lexeme without the texts that it excludes; of alternatives the one that takes any string. kNothing: no such part.
+NodeId Parser::without_exceptions(NodeId lexeme) {
+  const Node n = arena_.node(lexeme);
+  if (n.kind == NodeKind::kAlt) {
+    for (uint32_t i = 0; i < n.b; ++i) {
+      const NodeId kid = arena_.children(lexeme)[i];
+      const NodeId head = head_of(arena_, kid);
+      if (head == free_content_ || between_chars(arena_.node(head))) return without_exceptions(kid);
+    }
+    return kNothing;
+  }
+  const NodeId head = head_of(arena_, lexeme);
+  if (head == free_content_) return lexeme;
+  if (!between_chars(arena_.node(head))) return kNothing;
+  const NodeId text = arena_.node(head).a;
+  if (arena_.node(text).kind != NodeKind::kAnd) return lexeme;
+  std::vector<NodeId> kept{arena_.any_text()};
+  for (const NodeId kid : arena_.children(text)) {
+    if (arena_.node(kid).kind != NodeKind::kNot) kept.push_back(kid);
+  }
+  return with_head(arena_, lexeme, arena_.json_string(arena_.both(std::move(kept))));
+}
+
+// One of the lexemes takes (nearly) any string, the others are particular texts: names of members beside any other
+// name. The mask is that of the one alone but along the particular texts.
+bool Parser::mask_near_wide(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base) {
+  const ItemSet& s = *sets_[id];
+  if (!s.waiting.empty()) return false;
+  Item wide;
+  NodeId wide_was = kNothing;
+  for (const Item& item : s.lexemes) {
+    const NodeId loose = without_exceptions(item.what);
+    if (loose == kNothing) continue;
+    if (wide.what != kNothing || item.origin == kHere) return false;
+    wide = item;
+    wide_was = item.what;
+    wide.what = loose;
+  }
+  if (wide.what == kNothing || (s.lexemes.size() == 1 && wide.what == wide_was)) return false;
+  const SetId other = single(wide);
+  if (failed_ || other == kDeadSet || !make_mask(other)) return false;
+  base = sets_[other]->base;
+  mask.resize(vocabulary_.ordinary_mask.size());
+  read_mask(other, mask);
+  walk_difference(id, other, mask);
+  return true;
+}
+
+// Turns the mask of `other` into that of `from`: only where both lead to different sets is there anything to do.
+void Parser::walk_difference(SetId from, SetId other, std::vector<uint32_t>& mask) {
+  std::array<std::pair<SetId, SetId>, 257> path{};
+  path[0] = {from, other};
+  const Trie& trie = vocabulary_.trie;
+  for (uint32_t i = 0; i < trie.nodes.size();) {
+    const TrieNode& n = trie.nodes[i];
+    const SetId a = step(path[n.depth].first, n.byte);
+    const SetId b = step(path[n.depth].second, n.byte);
+    if (failed_) return;
+    if (a == b || a == kDeadSet) {
+      if (a != b) {
+        for (uint32_t t = n.first; t < n.last; ++t) clear_bit(mask, trie.order[t]);
+      }
+      i = n.skip;
+      continue;
+    }
+    path[n.depth + 1U] = {a, b};
+    if (n.token >= 0) set_bit(mask, n.token);
+    ++i;
+  }
+}
+
+}  // namespace di::structured
