@@ -28,5 +28,6 @@ tools/build.sh release deepinfer
 .venv/bin/python bench/structured/answers.py --requests 1000 --rounds 0
 tools/build.sh asan all
 DEEPINFER_SOAK=1 build/asan/codec_tests
+DEEPINFER_SOAK=1 build/asan/structured_tests --gtest_filter='Masks.*'
 ctest --test-dir build/asan --output-on-failure -L slow
 DEEPINFER_SOAK_SECONDS=$seconds build/asan/engine_tests --gtest_filter='EngineFuzz.*'
