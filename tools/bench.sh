@@ -15,3 +15,11 @@ for (( i = 0; i < ${#benches[@]}; i += 2 )); do
   build/release/deepinfer "${command[@]}" | tee /dev/stderr |
     python3 tools/results_section.py bench/RESULTS.md "${benches[i]}" "deepinfer ${command[*]}"
 done
+
+# The front end without a model; beside a peer where BENCH_PEER names the Python of an environment with
+# bench/server/requirements.txt.
+front_end=(bench/server/front_end.py build/release/deepinfer)
+if [[ -n ${BENCH_PEER:-} ]]; then front_end+=(--peer "$BENCH_PEER"); fi
+echo "== ${front_end[*]}" >&2
+python3 "${front_end[@]}" | tee /dev/stderr |
+  python3 tools/results_section.py bench/RESULTS.md 'Front end' 'bench/server/front_end.py build/release/deepinfer'

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 
@@ -482,6 +483,20 @@ Result<LoadReport> run_load(const LoadOptions& options, const std::vector<LoadRe
                             const std::function<void(size_t)>& progress) {
   const sockaddr_in address = DI_TRY(address_of(options.host, options.port));
   return Load(options, requests, address).run(progress);
+}
+
+Result<HttpTarget> parse_base_url(const std::string& option, const std::string& url) {
+  std::string rest = url;
+  if (rest.starts_with("https://")) return fail(Errc::kInvalidRequest, "{} {}: https is not offered", option, url);
+  if (rest.starts_with("http://")) rest.erase(0, 7);
+  rest = rest.substr(0, rest.find('/'));
+  const size_t colon = rest.rfind(':');
+  HttpTarget out;
+  out.host = rest.substr(0, colon);
+  if (colon != std::string::npos) out.port = static_cast<uint16_t>(std::strtoul(rest.c_str() + colon + 1, nullptr, 10));
+  if (out.host.empty() || out.port == 0)
+    return fail(Errc::kInvalidRequest, "{} {}: expected http://HOST:PORT", option, url);
+  return out;
 }
 
 Result<std::pair<int, std::string>> http_get(const std::string& host, uint16_t port, const std::string& path,

@@ -57,6 +57,13 @@ struct LoadReport {
 Result<LoadReport> run_load(const LoadOptions& options, const std::vector<LoadRequest>& requests,
                             const std::function<void(size_t)>& progress = {});
 
+struct HttpTarget {
+  std::string host;
+  uint16_t port = 80;
+};
+// http://HOST[:PORT][/…]. Errors name the option.
+Result<HttpTarget> parse_base_url(const std::string& option, const std::string& url);
+
 // One plain request, for whole answers such as /metrics; status and body.
 Result<std::pair<int, std::string>> http_get(const std::string& host, uint16_t port, const std::string& path,
                                              const std::vector<std::string>& headers = {});

@@ -17,25 +17,6 @@
 namespace di::cli {
 namespace {
 
-struct Target {
-  std::string host;
-  uint16_t port = 80;
-};
-
-Result<Target> parse_url(const std::string& url) {
-  std::string rest = url;
-  if (rest.starts_with("https://")) return fail(Errc::kInvalidRequest, "--base-url {}: https is not offered", url);
-  if (rest.starts_with("http://")) rest.erase(0, 7);
-  rest = rest.substr(0, rest.find('/'));
-  const size_t colon = rest.rfind(':');
-  Target out;
-  out.host = rest.substr(0, colon);
-  if (colon != std::string::npos) out.port = static_cast<uint16_t>(std::strtoul(rest.c_str() + colon + 1, nullptr, 10));
-  if (out.host.empty() || out.port == 0)
-    return fail(Errc::kInvalidRequest, "--base-url {}: expected http://HOST:PORT", url);
-  return out;
-}
-
 // A text of about `tokens` tokens; exactly so for the tokenizer that is given.
 class PromptMaker {
  public:
@@ -245,6 +226,14 @@ void banner(const std::string& text, char fill) {
               std::string(space - space / 2, fill).c_str());
 }
 
+// Latencies of /livez, milliseconds, ascending.
+std::vector<double> probe_ms(const LoadReport& report) {
+  std::vector<double> out;
+  for (const int64_t ns : report.probe_ns) out.push_back(static_cast<double>(ns) * 1e-6);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
 void print_report(const BenchServeOptions& o, const LoadReport& report, const Summary& s, double server_cpu_s) {
   banner("Serving Benchmark Result", '=');
   line("Successful requests:", s.completed);
@@ -270,9 +259,7 @@ void print_report(const BenchServeOptions& o, const LoadReport& report, const Su
       line(fmt::format("P{} {} (ms):", p, metric.unit), percentile(metric.values, p));
   }
   if (!report.probe_ns.empty()) {
-    std::vector<double> probes;
-    for (const int64_t ns : report.probe_ns) probes.push_back(static_cast<double>(ns) * 1e-6);
-    std::sort(probes.begin(), probes.end());
+    const std::vector<double> probes = probe_ms(report);
     banner("/livez under this load", '-');
     line("Median (ms):", percentile(probes, 50));
     line("P99 (ms):", percentile(probes, 99));
@@ -353,6 +340,11 @@ std::string result_json(const BenchServeOptions& o, const LoadReport& report, co
     w.key(pair.substr(0, equals)).value(equals == std::string::npos ? std::string() : pair.substr(equals + 1));
   }
   w.key("server").begin_object().key("version").value(version).key("cpu_seconds").value(server_cpu_s).end_object();
+  if (!report.probe_ns.empty()) {
+    const std::vector<double> probes = probe_ms(report);
+    w.key("livez").begin_object().key("p50_ms").value(percentile(probes, 50));
+    w.key("p99_ms").value(percentile(probes, 99)).end_object();
+  }
   const double lag_ms = static_cast<double>(report.max_lag_ns) * 1e-6;
   w.key("client").begin_object().key("cpu_seconds").value(report.client_cpu_s).key("max_lag_ms").value(lag_ms);
   w.key("valid").value(lag_ms <= 5).end_object().end_object();
@@ -367,7 +359,7 @@ int bench_serve(const BenchServeOptions& options) {
     std::fprintf(stderr, "deepinfer bench serve: %s\n", error.message.c_str());
     return error.code == Errc::kInvalidRequest ? kUsage : kFailed;
   };
-  const Result<Target> target = parse_url(o.base_url);
+  const Result<HttpTarget> target = parse_base_url("--base-url", o.base_url);
   if (!target) return give_up(target.error());
   LoadOptions load{.host = target->host, .port = target->port, .headers = o.headers};
   load.max_concurrency = o.max_concurrency;
