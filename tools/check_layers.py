@@ -43,6 +43,7 @@ VENDORS = [
     (r"simdjson\.h", r"(base|codec|structured|server)/" + CC, "simdjson: .cc files only"),
     (r"prometheus/.*", r"(base|server)/" + CC, "prometheus-cpp: .cc files of base and server"),
     (r"openssl/.*", CC, "OpenSSL: .cc files only"),
+    (r"z(lib|std)\.h", CC, "zlib and zstd: .cc files only"),
     (r"hwy/.*", r"kernels/cpu/.*(\.cc|-inl\.h)", "Highway: .cc and -inl.h files of kernels/cpu"),
     (r"(cuda|cublas|cudnn|nccl|nvtx|cooperative_groups|cub/|thrust/|cutlass/|cute/).*", r"(device|kernels)/cuda/.*", "CUDA: device/cuda and kernels/cuda only"),
     (r"(acl|hccl|aclnnop)/.*|acl\.h|hccl\.h", r"(device|kernels)/ascend/.*", "CANN: device/ascend and kernels/ascend only"),

@@ -13,13 +13,13 @@ run_packages=(
   ca-certificates ccache cmake curl g++-12 mold ninja-build pkg-config
   # libraries, each found by cmake/Deps.cmake
   libboost1.81-dev libcli11-dev libfmt-dev libgif-dev libhwy-dev libjpeg-dev libmimalloc-dev libpng-dev libsimdjson-dev libspdlog-dev libssl-dev libtomlplusplus-dev
-  libutf8proc-dev libwebp-dev libxxhash-dev prometheus-cpp-dev
+  libutf8proc-dev libwebp-dev libxxhash-dev libzstd-dev prometheus-cpp-dev zlib1g-dev
 )
 test_packages=(
   pybind11-dev python3-dev
   clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev
   libgmock-dev libgtest-dev libpcre2-dev librapidcheck-dev nlohmann-json3-dev
-  git make procps python3 python3-venv shellcheck
+  git make openssl procps python3 python3-venv shellcheck zstd
   chromium fonts-dejavu-core
 )
 

@@ -57,6 +57,12 @@ class Queue {
     return !items_.empty();
   }
 
+  // Waits until the queue is closed, for at most this long; true when it is.
+  bool wait_closed_for(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex_);
+    return filled_.wait_for(lock, time, [&] { return closed_; });
+  }
+
   // Producers are refused from now on; consumers still get what is there.
   void close() {
     {

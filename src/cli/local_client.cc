@@ -1,6 +1,7 @@
 #include "cli/local_client.h"
 
 #include <condition_variable>
+#include <future>
 #include <mutex>
 
 #include "base/queue.h"
@@ -8,10 +9,10 @@
 namespace di::cli {
 namespace {
 
-server::HttpRequest chat_request(const server::App& app, std::string body) {
+server::HttpRequest post_request(const server::App& app, const std::string& path, std::string body) {
   server::HttpRequest request;
   request.method = "POST";
-  request.path = "/v1/chat/completions";
+  request.path = path;
   request.headers = {{"Content-Type", "application/json"}};
   request.body = std::move(body);
   request.id = server::random_hex32();
@@ -19,11 +20,16 @@ server::HttpRequest chat_request(const server::App& app, std::string body) {
   return request;
 }
 
+server::HttpRequest chat_request(const server::App& app, std::string body) {
+  return post_request(app, "/v1/chat/completions", std::move(body));
+}
+
 class WholeExchange final : public server::Exchange {
  public:
   WholeExchange(server::HttpRequest request, std::function<void(LocalAnswer)> done)
       : request_(std::move(request)), done_(std::move(done)) {}
   const server::HttpRequest& request() const override { return request_; }
+  void replace_body(std::string body) override { request_.body = std::move(body); }
   void reply(server::HttpResponse response) override { finish(response.status, std::move(response.body)); }
   void begin_stream(server::HttpResponse response, std::string) override {
     const std::lock_guard lock(mutex_);
@@ -43,7 +49,7 @@ class WholeExchange final : public server::Exchange {
     if (done_) std::exchange(done_, nullptr)(LocalAnswer{status, request_.id, std::move(body)});
   }
 
-  const server::HttpRequest request_;
+  server::HttpRequest request_;
   std::function<void(LocalAnswer)> done_;
   std::mutex mutex_;  // guards the members below
   int status_ = 0;
@@ -55,6 +61,7 @@ class StreamExchange final : public server::Exchange {
  public:
   explicit StreamExchange(server::HttpRequest request) : request_(std::move(request)) {}
   const server::HttpRequest& request() const override { return request_; }
+  void replace_body(std::string body) override { request_.body = std::move(body); }
   void reply(server::HttpResponse response) override {
     queue_.push(std::move(response.body));
     queue_.close();
@@ -78,7 +85,7 @@ class StreamExchange final : public server::Exchange {
   }
 
  private:
-  const server::HttpRequest request_;
+  server::HttpRequest request_;
   Queue<std::string> queue_;
   std::mutex mutex_;  // guards on_disconnect_
   std::function<void()> on_disconnect_;
@@ -120,6 +127,13 @@ std::string error_text(const Json& event) {
 
 void post_chat(server::App& app, std::string body, std::function<void(LocalAnswer)> done) {
   app.handle(std::make_shared<WholeExchange>(chat_request(app, std::move(body)), std::move(done)));
+}
+
+LocalAnswer post_and_wait(server::App& app, const std::string& path, std::string body) {
+  std::promise<LocalAnswer> answer;
+  app.handle(std::make_shared<WholeExchange>(post_request(app, path, std::move(body)),
+                                             [&](LocalAnswer found) { answer.set_value(std::move(found)); }));
+  return answer.get_future().get();
 }
 
 ChatEnd stream_chat(server::App& app, const Json& body, const std::function<bool(const ChatDelta&)>& on_delta) {

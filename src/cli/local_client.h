@@ -21,6 +21,9 @@ struct LocalAnswer {
 // Sends a body to /v1/chat/completions; `done` is called once, from a worker of the app.
 void post_chat(server::App& app, std::string body, std::function<void(LocalAnswer)> done);
 
+// The same for any route that takes a body; blocks.
+LocalAnswer post_and_wait(server::App& app, const std::string& path, std::string body);
+
 struct ChatDelta {
   std::string_view reasoning;
   std::string_view content;

@@ -247,6 +247,19 @@ std::vector<std::string> served_names(const ModelOptions& options) {
   return names;
 }
 
+Result<server::Codec> load_codec(const ModelOptions& options) {
+  codec::ModelVersion version = codec::ModelVersion::kV41;
+  std::error_code ec;
+  if (fs::exists(fs::path(options.folder) / "config.json", ec)) {
+    const model::ModelConfig config = DI_TRY(model::load_config(options.folder));
+    if (config.family == model::Family::kV4) version = codec::ModelVersion::kV4;
+  }
+  server::Codec out;
+  out.tokenizer = DI_TRY(codec::Tokenizer::load(options.folder));
+  out.options = codec_options(options, codec::ApiPolicy::kExtended, *out.tokenizer, version);
+  return out;
+}
+
 server::Service LocalModel::service(const Clock& clock) const {
   return {engine.get(), constraints.get(), tokenizer, codec, system_fingerprint, clock.unix_seconds()};
 }

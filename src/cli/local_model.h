@@ -41,6 +41,9 @@ struct LocalModel {
   server::Service service(const Clock& clock) const;
 };
 
+// The codec of a model folder alone: config.json (when there is one) and tokenizer.json.
+Result<server::Codec> load_codec(const ModelOptions& options);
+
 struct LoadError {
   int exit_status = kFailed;
   std::string message;

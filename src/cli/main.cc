@@ -28,6 +28,8 @@ struct Options {
   ServeOptions serve;
   ServeOptions shown;  // of config: apart, or the environment's values for it would come over those of serve
   DoctorOptions doctor;
+  TopOptions top;
+  CodecToolOptions codec_tool;
   std::string shell;
   bool json = false;
   ChatOptions chat;
@@ -270,16 +272,33 @@ void add_api_options(CLI::App& app, ServeOptions& o) {
   add_duration(app, "--exact-replay-age", s.exact_replay_age_ms, "How long these are kept (1h)");
   app.add_option("--exact-replay-dir", s.exact_replay_dir, "Folder in which they outlive the server; made when missing")
       ->type_name("DIR");
+  app.add_option("--files-store", s.files_store, "Memory for uploaded files (256MiB); 0: none are taken")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE");
   app.add_option("--max-images", s.max_images, "Images per request")->check(CLI::NonNegativeNumber);
   app.add_option_function<std::string>(
          "--missing-reasoning", [&o](const std::string& v) { o.model.reject_missing_reasoning = v == "reject"; },
          "Earlier turns without reasoning: taken as empty, or refused")
       ->check(CLI::IsMember({"fill-empty", "reject"}))
       ->type_name("NAME");
+  app.add_option("--tls-cert", s.tls.certificate, "Serve HTTPS with this certificate chain; read again when it changes")
+      ->type_name("PEM");
+  app.add_option("--tls-key", s.tls.key, "Key of --tls-cert")->type_name("PEM");
+  app.add_option("--tls-ca", s.tls.client_authority, "Clients need a certificate that one of these has signed")
+      ->type_name("PEM");
   add_duration(app, "--liveness-stall", s.liveness_stall_ms, "Engine without a step for that long: not alive (2m)");
   app.add_option("--max-body-size", s.http.body_bytes, "Largest request body")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE");
+}
+
+void add_tracing_options(CLI::App& app, server::OtlpOptions& o) {
+  app.add_option("--otlp-endpoint", o.endpoint,
+                 "Send traces to this OpenTelemetry collector, such as http://localhost:4318 (OTEL_EXPORTER_OTLP_*)")
+      ->type_name("URL");
+  app.add_option("--trace-ratio", o.ratio, "Part of the requests that is traced when their sender does not decide")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
 }
 
 // Flags of vLLM that have nothing to do here (server.md §12): accepted, so that its command lines work.
@@ -322,6 +341,7 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   add_api_options(app, o);
+  add_tracing_options(app, o.server.otlp);
   add_duration(app, "--max-queue-wait", o.server.max_queue_wait_ms, "Longest wait before the first step (10m); 0: any");
   add_duration(app, "--request-timeout", o.server.request_timeout_ms, "Longest time for a whole request (30m); 0: any");
   add_duration(app, "--drain-delay", o.drain_delay_ms,
@@ -504,8 +524,30 @@ void add_operations(CLI::App& root, Options& o) {
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
 }
 
+void add_tools(CLI::App& root, Options& o) {
+  CLI::App& top = *root.add_subcommand("top", "The figures of a running server, once a second");
+  top.add_option("--url", o.top.url, "Server")->capture_default_str();
+  top.add_option("--api-key", o.top.api_key, "Key, where /metrics needs one");
+  add_duration(top, "--interval", o.top.interval_ms, "Between two readings (1s)");
+  top.add_option("--count", o.top.count, "Readings to show, then leave; 0: go on")->check(CLI::NonNegativeNumber);
+  top.add_flag("--json", o.top.json, "A line of JSON each instead of text");
+  const std::pair<const char*, const char*> tools[] = {
+      {"tokenize", "Text from standard input to token ids"},
+      {"detokenize", "Token ids from standard input to text"},
+      {"render", "A Chat, Responses or Messages body from standard input to the prompt that it becomes"}};
+  for (const auto& [name, help] : tools) {
+    CLI::App& tool = *root.add_subcommand(name, help);
+    add_model_folder(tool, o.codec_tool.model.folder, false);
+    tool.add_flag("--json", o.codec_tool.json, "One JSON object instead of text");
+    if (std::string_view(name) == "tokenize")
+      tool.add_flag("--add-special-tokens", o.codec_tool.special, "Begin with the token that begins a text");
+  }
+  root.add_subcommand("version", "What this is")->add_flag("--json", o.json, "One JSON object instead of text");
+}
+
 void add_commands(CLI::App& root, Options& o) {
   root.require_subcommand(1);
+  root.set_help_all_flag("--help-all", "Help of every command");
   root.set_version_flag("--version", std::string("deepinfer ") + DI_VERSION);
   root.add_option("--log-level", o.log.level, "trace, debug, info, warn, error or off")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
@@ -580,6 +622,7 @@ void add_commands(CLI::App& root, Options& o) {
   calibrate.add_option("--threads", o.calibrate.threads, "Compute threads (all usable cores)")
       ->check(CLI::Range(1, 1024));
   add_bench(root, o);
+  add_tools(root, o);
 }
 
 // DEEPINFER_MAX_NUM_SEQS stands for --max-num-seqs, and so on.
@@ -635,8 +678,12 @@ int dispatch(const CLI::App& root, Options& o, const ConfigOrigins& origins) {
   const std::string name = command.get_name();
   if (name == "config") return config_command(root, command, o, origins);
   if (name == "completion") return print_completion(root, o.shell);
+  if (name == "version") {
+    std::printf(o.json ? "{\"version\":\"%s\"}\n" : "deepinfer %s\n", DI_VERSION);
+    return kOk;
+  }
   start_log(o.log, name != "serve");
-  for (ModelOptions* model : {&o.serve.model, &o.chat.model, &o.generate.model, &o.doctor.model}) {
+  for (ModelOptions* model : {&o.serve.model, &o.chat.model, &o.generate.model, &o.doctor.model, &o.codec_tool.model}) {
     if (model->folder.empty()) model->folder = default_model_folder();
   }
   if (name == "serve") {
@@ -644,6 +691,8 @@ int dispatch(const CLI::App& root, Options& o, const ConfigOrigins& origins) {
     return serve(o.serve);
   }
   if (name == "doctor") return doctor(o.doctor);
+  if (name == "top") return top(o.top);
+  if (name == "tokenize" || name == "detokenize" || name == "render") return codec_tool(name, o.codec_tool);
   if (name == "chat") return chat(o.chat);
   if (name == "run") return run(o.run);
   if (name == "generate") return generate(o.generate);

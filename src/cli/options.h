@@ -133,6 +133,21 @@ struct DoctorOptions {
   bool json = false;
 };
 
+struct TopOptions {
+  std::string url = "http://127.0.0.1:8000";
+  std::string api_key;
+  std::vector<std::string> headers;  // whole lines
+  int64_t interval_ms = 1000;
+  int64_t count = 0;  // shown, then the end; 0: until Ctrl-C
+  bool json = false;
+};
+
+struct CodecToolOptions {
+  ModelOptions model;
+  bool special = false;  // tokenize: with the token that begins a text
+  bool json = false;
+};
+
 struct BenchEngineOptions {
   std::string folder;
   int32_t threads = 0;  // 0: the usable cores
@@ -228,6 +243,9 @@ int generate(const GenerateOptions& options);
 int model_inspect(const InspectOptions& options);
 int model_calibrate(const CalibrateOptions& options);
 int doctor(const DoctorOptions& options);
+int top(const TopOptions& options);
+// "tokenize", "detokenize" or "render": standard input to standard output.
+int codec_tool(const std::string& tool, const CodecToolOptions& options);
 int bench_kernels(const BenchKernelsOptions& options);
 int bench_speculation(const BenchSpeculationOptions& options);
 int bench_engine(const BenchEngineOptions& options);

@@ -109,6 +109,29 @@ bool drain(server::App& app, server::HttpServer& http, Signals& signals, const s
   return true;
 }
 
+// What the variables of OpenTelemetry say where the command line says nothing: the collector, its headers
+// (`name=value`, separated by commas), the name of this service.
+void read_otel_environment(server::OtlpOptions& o) {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  if (o.endpoint.empty()) o.endpoint = variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
+  if (std::string base = variable("OTEL_EXPORTER_OTLP_ENDPOINT"); o.endpoint.empty() && !base.empty()) {
+    while (base.ends_with('/')) base.pop_back();
+    o.endpoint = base + "/v1/traces";
+  }
+  if (const std::string name = variable("OTEL_SERVICE_NAME"); !name.empty()) o.service_name = name;
+  const std::string headers = variable("OTEL_EXPORTER_OTLP_HEADERS");
+  for (size_t at = 0; at < headers.size();) {
+    const size_t end = std::min(headers.find(',', at), headers.size());
+    const std::string item = headers.substr(at, end - at);
+    if (const size_t equals = item.find('='); equals != std::string::npos)
+      o.headers.emplace_back(item.substr(0, equals), item.substr(equals + 1));
+    at = end + 1;
+  }
+}
+
 // What the options ask for, or why it cannot be had.
 Result<server::ServerConfig> server_config(const ServeOptions& options) {
   server::ServerConfig config = options.server;
@@ -122,6 +145,7 @@ Result<server::ServerConfig> server_config(const ServeOptions& options) {
       return fail(Errc::kInvalidRequest, "--exact-replay-dir {}: no folder that can be written to",
                   config.exact_replay_dir);
   }
+  read_otel_environment(config.otlp);
   return config;
 }
 
@@ -141,11 +165,50 @@ int failed(const Error& error, int status) {
   return status;
 }
 
+// One line every ten seconds while there is work: what runs, how fast, what the cache gave (server.md §11).
+class StatusLine {
+ public:
+  static constexpr int kEveryMs = 10'000;
+
+  void log(const server::App& app) {
+    const server::Service* service = app.service();
+    if (service == nullptr) return;
+    const engine::EngineStats now = service->engine->stats();
+    const engine::EngineStats before = std::exchange(last_, now);
+    if (now.running + now.waiting == 0 && now.steps == before.steps) return;
+    const auto per_second = [](uint64_t later, uint64_t earlier) {
+      return static_cast<double>(later - earlier) * 1e3 / kEveryMs;
+    };
+    const auto part = [](auto of, auto all) {
+      return all == 0 ? 0.0 : 100.0 * static_cast<double>(of) / static_cast<double>(all);
+    };
+    const uint64_t rounds = now.speculation.rounds - before.speculation.rounds;
+    const double accepted = rounds == 0
+                                ? 0.0
+                                : 1.0 + static_cast<double>(now.speculation.accepted - before.speculation.accepted) /
+                                            static_cast<double>(rounds);
+    DI_LOG(
+        kInfo,
+        "running {}, waiting {}, prefill {:.0f} tok/s, decode {:.0f} tok/s, KV {:.1f} %, hit {:.1f} %, accept length "
+        "{:.2f}",
+        now.running, now.waiting, per_second(now.prompt_tokens, before.prompt_tokens),
+        per_second(now.generated_tokens, before.generated_tokens), part(now.used_blocks, now.total_blocks),
+        part(now.prefix_hits - before.prefix_hits, now.prefix_queries - before.prefix_queries), accepted);
+  }
+
+ private:
+  engine::EngineStats last_;
+};
+
 // Waits for signals and drain requests, until it is over.
 void run_until_drained(server::App& app, server::HttpServer& http, Signals& signals, std::atomic<bool>& drain_wanted,
                        int signal_number, const Clock& clock) {
+  StatusLine status;
   for (;;) {
-    while (signal_number == 0 && !drain_wanted.load()) signal_number = signals.wait(-1);
+    while (signal_number == 0 && !drain_wanted.load()) {
+      signal_number = signals.wait(StatusLine::kEveryMs);
+      if (log_enabled(LogLevel::kInfo)) status.log(app);
+    }
     drain_wanted.store(true);
     if (drain(app, http, signals, app.config(), clock, drain_wanted)) return;
     DI_LOG(kInfo, "not draining any more");
@@ -166,9 +229,11 @@ int serve(const ServeOptions& options) {
   if (const Result<void> ok = check_auth(app); !ok) return failed(ok.error(), kUsage);
   server::HttpServer http(config.http, [&app](const server::ExchangeRef& exchange) { app.handle(exchange); }, clock);
   app.metrics().watch(http.counters());
-  if (const Result<void> listening = http.start(config.host, config.port); !listening)
+  if (const Result<void> listening = http.start(config.host, config.port, config.tls); !listening)
     return failed(listening.error(), listening.error().code == Errc::kUnavailable ? kPortInUse : kUsage);
-  DI_LOG(kInfo, "listening on http://{}:{}", config.host, http.port());
+  const std::string url =
+      fmt::format("{}://{}:{}", config.tls.certificate.empty() ? "http" : "https", config.host, http.port());
+  DI_LOG(kInfo, "listening on {}", url);
   // Reads the counters of `http` each second, so it ends before them however this function is left.
   app.feed().start();
   const std::unique_ptr<server::UiFeed, void (*)(server::UiFeed*)> running_feed(
@@ -194,7 +259,7 @@ int serve(const ServeOptions& options) {
       model = std::move(*result);
       DI_LOG(kInfo, "{}", model->summary);
       app.set_ready(model->service(clock));
-      DI_LOG(kInfo, "ready: http://{}:{}/v1/chat/completions", config.host, http.port());
+      DI_LOG(kInfo, "ready: {}/v1/chat/completions; web page: {}/", url, url);
     } else {
       load_failure = result.error();
     }

@@ -32,6 +32,23 @@ std::string status_json(std::string_view status) {
   return out;
 }
 
+// The stored response, whose end may still be on its way, or as much as is known of one that is not stored.
+void cancelled_response(App& app, const ExchangeRef& exchange, const std::string& id, bool found) {
+  if (auto entry = app.responses().get(exchange->context().tenant, id)) {
+    if (found) entry->response.set("status", Json("cancelled"));
+    return app.reply_json(*exchange, to_json(entry->response));
+  }
+  if (!found) {
+    return app.reply_error(
+        *exchange,
+        {ErrorKind::kNotFound, fmt::format("no response with id `{}` is under way", id.substr(0, 100)), {}, {}, 0});
+  }
+  std::string body;
+  JsonWriter w(body);
+  w.begin_object().key("id").value(id).key("object").value("response").key("status").value("cancelled").end_object();
+  app.reply_json(*exchange, std::move(body));
+}
+
 }  // namespace
 
 void handle_cancel(App& app, const ExchangeRef& exchange) {
@@ -45,24 +62,7 @@ void handle_cancel(App& app, const ExchangeRef& exchange) {
     job->cancel();
     found = true;
   }
-  if (request.path.starts_with("/v1/responses/")) {
-    if (!found) {
-      return app.reply_error(
-          *exchange,
-          {ErrorKind::kNotFound, fmt::format("no response with id `{}` is under way", id.substr(0, 100)), {}, {}, 0});
-    }
-    std::string body;
-    JsonWriter(body)
-        .begin_object()
-        .key("id")
-        .value(id)
-        .key("object")
-        .value("response")
-        .key("status")
-        .value("cancelled")
-        .end_object();
-    return app.reply_json(*exchange, std::move(body));
-  }
+  if (request.path.starts_with("/v1/responses/")) return cancelled_response(app, exchange, id, found);
   std::string body;
   JsonWriter(body)
       .begin_object()

@@ -62,6 +62,8 @@ void AnswerJob::start(std::vector<engine::GenerateRequest> prompts) {
     const std::lock_guard lock(mutex_);
     record_.n = prompts[0].n;
     record_.max_tokens = prompts[0].max_tokens;
+    record_.temperature = prompts[0].sampling.temperature;
+    record_.top_p = prompts[0].sampling.top_p;
     record_.prompt_tokens = prompt_tokens_;
     record_.queued_ns = app_.clock().now_ns();
   }
@@ -218,6 +220,10 @@ void AnswerJob::take(Delivery& delivery) {
     record_.first_token_ns = output.times.first_token_ns;
     record_.finished_ns = output.times.finished_ns;
     record_.preemptions = output.preemptions;
+    if (output.finish != engine::FinishReason::kNone) {
+      record_.draft_rounds += output.draft_rounds;
+      record_.drafts_accepted += output.drafts_accepted;
+    }
   }
   if (choice.finished) return;
   if (choice.tokens == 0 && output.choice == 0 && !output.tokens.empty()) {
@@ -228,7 +234,9 @@ void AnswerJob::take(Delivery& delivery) {
     choice.tokens += static_cast<int64_t>(output.tokens.size());
     const int64_t begun = app_.clock().now_ns();
     const Result<void> ok = write_tokens(index, output);
-    timeline_->work(Stage::kDetokenize, app_.clock().now_ns() - begun);
+    const int64_t took = app_.clock().now_ns() - begun;
+    detokenize_ns_ += took;
+    timeline_->work(Stage::kDetokenize, took);
     observe_tokens(output.tokens.size());
     if (!ok) return fail(from_error(ok.error()));
     if (stopped(index) && output.finish == engine::FinishReason::kNone) {
@@ -365,6 +373,8 @@ void AnswerJob::report(std::string_view finish, int status, std::string_view err
     record_.sent_ns = now;
     record_.cached_tokens = cached_tokens_;
     record_.reasoning_tokens = reasoning_tokens();
+    record_.detokenize_ns = detokenize_ns_;
+    for (const Choice& choice : choices_) record_.longest_output = std::max(record_.longest_output, choice.tokens);
     r = record_;
   }
   if (r.scheduled_ns > 0) timeline_->span(Stage::kQueue, r.queued_ns, r.scheduled_ns);
@@ -373,6 +383,7 @@ void AnswerJob::report(std::string_view finish, int status, std::string_view err
   timeline_->cache({r.cached_tokens, 0, 0, miss_reason_ == "none" ? std::string() : miss_reason_});
   timeline_->finish({status, r.finish}, now);
   app_.request_finished(r, last_token_ns_);
+  if (OtlpExporter* traces = app_.traces()) traces->request(exchange_->request(), r, *timeline_);
 }
 
 }  // namespace di::server

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/sha256.h"
+#include "server/compress.h"
 #include "server/routes.h"
 
 namespace di::server {
@@ -60,6 +61,7 @@ App::App(const ServerConfig& config, const Clock& clock)
       metrics_(config.served_model_names.at(0)),
       timelines_(clock),
       responses_(config.responses_store),
+      files_(config.files_store),
       workers_(std::make_unique<Workers>(config.worker_threads)),
       feed_(clock, {.metrics = [this] { return metrics_.text(); },
                     .write_state = [this](JsonWriter& w) { write_state(w); },
@@ -73,6 +75,14 @@ App::App(const ServerConfig& config, const Clock& clock)
     auth = Auth::create({}, clock);
   }
   auth_ = std::move(*auth);
+  if (config.otlp.endpoint.empty()) return;
+  Result<std::unique_ptr<OtlpExporter>> traces = OtlpExporter::create(config.otlp, clock);
+  if (!traces) {
+    config_error_ = traces.error();
+    return;
+  }
+  traces_ = std::move(*traces);
+  metrics_.watch(traces_->counters());
 }
 
 App::~App() = default;
@@ -88,6 +98,12 @@ void App::stop_workers() {
 void App::set_progress(double fraction, std::string stage) {
   metrics_.set_load_progress(fraction);
   const std::lock_guard lock(mutex_);
+  if (stage != progress_.stage) {
+    const int64_t now = clock_.now_ns();
+    if (!progress_.stage.empty())
+      metrics_.startup_stage(progress_.stage, static_cast<double>(now - stage_began_ns_) * 1e-9);
+    stage_began_ns_ = now;
+  }
   progress_ = {fraction, std::move(stage)};
 }
 
@@ -215,6 +231,30 @@ bool App::pass_cors(Exchange& exchange) const {
   return false;
 }
 
+// False: answered already, since the body is not in the coding that it claims, or too large.
+bool App::unpack_body(Exchange& exchange) {
+  const HttpRequest& request = exchange.request();
+  const std::string_view coding = request.header("content-encoding");
+  if (coding.empty() || equal_ignoring_case(coding, "identity") || request.body.empty()) return true;
+  Result<std::string> body = decode_content(coding, request.body, config_.http.body_bytes);
+  if (body) {
+    exchange.replace_body(std::move(*body));
+    return true;
+  }
+  const bool large = body.error().code == Errc::kResourceExhausted;
+  const bool known = body.error().message.find("Content-Encoding") == std::string::npos;
+  ApiFailure failure{large   ? ErrorKind::kTooLarge
+                     : known ? ErrorKind::kInvalidRequest
+                             : ErrorKind::kMediaType,
+                     body.error().message,
+                     {},
+                     {},
+                     0};
+  if (known && !large) failure.code = "invalid_encoding";
+  reply_error(exchange, failure);
+  return false;
+}
+
 void App::handle(const ExchangeRef& exchange) {
   const HttpRequest& request = exchange->request();
   if (!pass_cors(*exchange)) return;
@@ -244,7 +284,7 @@ void App::handle(const ExchangeRef& exchange) {
   }
   workers_->post([this, &route, exchange] {
     try {
-      route.handler(*this, exchange);
+      if (unpack_body(*exchange)) route.handler(*this, exchange);
     } catch (const std::exception& e) {
       DI_LOG(kError, "request {}: {}", exchange->request().id, e.what());
       reply_error(*exchange, {ErrorKind::kInternal, "internal error", {}, {}, 0});
@@ -260,12 +300,18 @@ void App::request_finished(const RequestRecord& r, int64_t last_token_ns) {
   m.prompt_tokens.add(static_cast<uint64_t>(r.prompt_tokens));
   m.prompt_tokens_cached.add(static_cast<uint64_t>(r.cached_tokens));
   m.preemptions_per_request.observe(r.preemptions);
+  m.stage_parse.observe(seconds(0, r.parse_ns));
+  m.stage_tokenize.observe(seconds(0, r.tokenize_ns));
+  m.stage_detokenize.observe(seconds(0, r.detokenize_ns));
+  if (r.scheduled_ns > 0) m.stage_queue.observe(seconds(r.queued_ns, r.scheduled_ns));
   const int64_t tokens = r.output_tokens;
   const int64_t first_token_ns = r.first_sent_ns;
   const double tpot = tokens > 1 ? seconds(first_token_ns, last_token_ns) / static_cast<double>(tokens - 1) : 0;
   if (r.finish != "abort" && r.finish != "error") {
     m.prompt_tokens_per_request.observe(static_cast<double>(r.prompt_tokens));
     m.generation_tokens_per_request.observe(static_cast<double>(tokens));
+    m.longest_output_per_request.observe(static_cast<double>(r.longest_output));
+    m.computed_tokens_per_request.observe(static_cast<double>(r.prompt_tokens - r.cached_tokens));
     m.e2e_latency.observe(total);
     if (tokens > 1) m.time_per_output_token.observe(tpot);
     if (r.scheduled_ns > 0) m.queue_time.observe(seconds(r.queued_ns, r.scheduled_ns));

@@ -20,7 +20,9 @@
 #include "engine/api.h"
 #include "server/auth.h"
 #include "server/errors.h"
+#include "server/file_store.h"
 #include "server/http_server.h"
+#include "server/otlp_exporter.h"
 #include "server/request_record.h"
 #include "server/responses_store.h"
 #include "server/server_metrics.h"
@@ -35,6 +37,8 @@ struct ServerConfig {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;
   HttpLimits http;
+  TlsFiles tls;
+  OtlpOptions otlp;
   std::vector<std::string> served_model_names;  // at least one; the first is reported
   codec::ApiPolicy policy = codec::ApiPolicy::kExtended;
   int32_t worker_threads = 2;
@@ -44,7 +48,8 @@ struct ServerConfig {
   int64_t max_stop_bytes = 1'024;
   int64_t stream_interval = 1;  // tokens that wait for each other before they are sent
   int64_t max_images = 64;
-  int64_t responses_store = 0;  // responses kept; 0: none
+  int64_t responses_store = 0;       // responses kept; 0: none
+  uint64_t files_store = 256 << 20;  // bytes of uploaded files kept; 0: none
   // Exact replay: turns with tool calls keep their tokens (docs/codec.md). Extended policy only.
   uint64_t exact_replay_bytes = uint64_t{64} << 20;  // 0: off
   int64_t exact_replay_age_ms = 3'600'000;
@@ -149,7 +154,10 @@ class App {
   ResponsesStore& responses() { return responses_; }
   // Null while loading, and where exact replay is off.
   codec::ReplayStore* turns() const { return codec_loaded_.load() ? turns_.get() : nullptr; }
-  // Error of the configuration, if any (API keys).
+  FileStore& files() { return files_; }
+  // Null: nothing is traced.
+  OtlpExporter* traces() { return traces_.get(); }
+  // Error of the configuration, if any (API keys, the collector of traces).
   const std::optional<Error>& config_error() const { return config_error_; }
 
   // An error as the answer of a request that has none yet, with its metrics and log line.
@@ -170,13 +178,17 @@ class App {
   std::optional<Error> config_error_;
   std::unique_ptr<Auth> auth_;
   ResponsesStore responses_;
+  FileStore files_;
+  std::unique_ptr<OtlpExporter> traces_;
   std::function<void(bool)> drain_request_;
 
   // False: answered already (an error, a preflight request of a browser).
   bool pass_cors(Exchange& exchange) const;
+  bool unpack_body(Exchange& exchange);
 
-  mutable std::mutex mutex_;  // guards progress_ and jobs_
+  mutable std::mutex mutex_;  // guards progress_, stage_began_ns_ and jobs_
   Progress progress_;
+  int64_t stage_began_ns_ = 0;
   std::list<std::weak_ptr<Job>> jobs_;
 
   void write_state(JsonWriter& w) const;

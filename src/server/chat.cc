@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "server/app.h"
+#include "server/background.h"
 #include "server/chat_job.h"
 #include "server/constraint.h"
 #include "server/fields.h"
@@ -120,9 +121,12 @@ std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, Ex
   out.record.stream = request.stream;
   const int64_t parsed = app.clock().now_ns();
   timeline.span(Stage::kParse, begun, parsed);
+  out.record.parse_ns = parsed - begun;
 
   std::vector<TokenId> prompt = DI_TRY(encode_request(request, *service.tokenizer, service.codec));
-  timeline.span(Stage::kTokenize, parsed, app.clock().now_ns());
+  const int64_t tokenized = app.clock().now_ns();
+  timeline.span(Stage::kTokenize, parsed, tokenized);
+  out.record.tokenize_ns = tokenized - parsed;
   const auto context = static_cast<uint64_t>(service.engine->info().max_model_len);
   const auto max_tokens = codec::resolve_max_tokens(request, prompt.size(), context);
   if (!max_tokens) return std::unexpected(from_api_error(max_tokens.error()));
@@ -151,8 +155,14 @@ void warn(Exchange& exchange, const std::vector<std::string>& warnings) {
                                                  header_text(fmt::format("{}", fmt::join(warnings, ", "))));
 }
 
+// A response that goes into the store.
+struct KeptResponse {
+  Json input;  // the items that led to it
+  bool background = false;
+};
+
 void answer(App& app, const ExchangeRef& exchange, codec::Api api, const Json& body,
-            std::vector<std::string> warnings = {}, std::function<void(const std::string&)> on_body = {}) {
+            std::vector<std::string> warnings = {}, const std::optional<KeptResponse>& kept = std::nullopt) {
   const Service& service = *app.service();
   const TimelineRef timeline = start_timeline(app, *exchange, route_of(api));
   const auto refuse = [&app, exchange, timeline](const ApiFailure& failure) {
@@ -163,27 +173,45 @@ void answer(App& app, const ExchangeRef& exchange, codec::Api api, const Json& b
   if (!prepared) return refuse(prepared.error());
   timeline->prompt_tokens(static_cast<int64_t>(prepared->generate.prompt.size()));
   warnings.insert(warnings.end(), prepared->request.warnings.begin(), prepared->request.warnings.end());
-  const auto job =
-      std::make_shared<ChatJob>(app, service, exchange, std::move(prepared->request), std::move(prepared->record),
-                                timeline, std::move(prepared->answer_start), std::move(on_body));
+  const std::string id = prepared->record.response_id;
+  const bool background = kept && kept->background;
+  const auto detached = background ? std::make_shared<BackgroundExchange>(app, exchange, id) : nullptr;
+  std::function<void(Json)> on_body;
+  if (kept) {
+    on_body = [&app, input = kept->input, tenant = exchange->context().tenant, id, background](Json response) {
+      if (!background) return app.responses().put(tenant, input, std::move(response));
+      response.set("background", Json(true));
+      app.responses().update(tenant, id, std::move(response));
+    };
+  }
+  const auto job = std::make_shared<ChatJob>(app, service, background ? detached : exchange,
+                                             std::move(prepared->request), std::move(prepared->record), timeline,
+                                             std::move(prepared->answer_start), std::move(on_body));
+  if (background) app.responses().put(exchange->context().tenant, kept->input, pending_response(job->empty_body()));
   const auto prompts = std::make_shared<std::vector<engine::GenerateRequest>>();
   prompts->push_back(std::move(prepared->generate));
+  const auto start = [job, prompts, detached] {
+    job->start(std::move(*prompts));
+    if (detached) detached->accept();
+  };
   if (!prepared->constraint) {
     warn(*exchange, warnings);
-    return job->start(std::move(*prompts));
+    return start();
   }
   // The answer's head waits for the verdict; this thread does not.
-  compile_constraint(app, service, std::move(*prepared->constraint),
-                     [refuse, job, prompts, exchange, warnings](const ConstraintVerdict& verdict) mutable {
-                       if (verdict) {
-                         const std::vector<std::string>& more = (*verdict)->warnings();
-                         warnings.insert(warnings.end(), more.begin(), more.end());
-                       }
-                       warn(*exchange, warnings);
-                       if (!verdict) return refuse(verdict.error());
-                       prompts->front().constraint = *verdict;
-                       job->start(std::move(*prompts));
-                     });
+  compile_constraint(
+      app, service, std::move(*prepared->constraint),
+      [refuse, start, prompts, &app, exchange, id, background, warnings](const ConstraintVerdict& verdict) mutable {
+        if (verdict) {
+          const std::vector<std::string>& more = (*verdict)->warnings();
+          warnings.insert(warnings.end(), more.begin(), more.end());
+        }
+        warn(*exchange, warnings);
+        if (!verdict && background) app.responses().remove(exchange->context().tenant, id);
+        if (!verdict) return refuse(verdict.error());
+        prompts->front().constraint = *verdict;
+        start();
+      });
 }
 
 // The name that the format of Messages had before.
@@ -226,11 +254,9 @@ void handle_responses(App& app, const ExchangeRef& exchange) {
 
   auto stored = join_previous(app, exchange->context().tenant, *body);
   if (!stored) return app.reply_error(*exchange, stored.error());
-  if (!stored->keep) return answer(app, exchange, codec::Api::kResponses, *body, std::move(stored->warnings));
-  answer(app, exchange, codec::Api::kResponses, *body, std::move(stored->warnings),
-         [&app, tenant = exchange->context().tenant, input = std::move(stored->input)](const std::string& text) {
-           app.responses().put(tenant, input, text);
-         });
+  std::optional<KeptResponse> kept;
+  if (stored->keep) kept = KeptResponse{std::move(stored->input), stored->background};
+  answer(app, exchange, codec::Api::kResponses, *body, std::move(stored->warnings), kept);
 }
 
 }  // namespace di::server

@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "server/background.h"
 
 namespace di::server {
 namespace {
@@ -30,7 +31,7 @@ void mark_chat_end(Json& choice, ChoiceEnd end) {
 
 ChatJob::ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::ConvertedRequest request,
                  RequestRecord record, TimelineRef timeline, std::vector<TokenId> answer_start,
-                 std::function<void(const std::string&)> on_body)
+                 std::function<void(Json)> on_body)
     : AnswerJob(app, service, std::move(exchange), record, std::move(timeline)),
       request_(std::move(request)),
       response_id_(record.response_id),
@@ -99,7 +100,7 @@ void ChatJob::write_end(std::size_t index, ChoiceEnd end, const engine::Output&)
   choice.processor.close(events);
   // Before the client can see the end and ask again.
   keep_turn(choice);
-  if (streaming() && open_choices() == 0 && on_body_) on_body_(choices_[0].processor.body());
+  if (streaming() && open_choices() == 0 && on_body_) store(choices_[0].processor.body());
   if (is_chat()) {
     send_last_chat_events(events, choice);
   } else if (request_.api == codec::Api::kMessages) {
@@ -191,12 +192,9 @@ void ChatJob::write_stream_error(const ApiFailure& failure) {
     case codec::Api::kResponses:
       break;
   }
-  Json response = parse_json(choices_[0].processor.body()).value_or(Json(Json::Object{}));
-  Json error(Json::Object{});
-  error.set("code", Json(failure.code.empty() ? default_code(failure.kind) : std::string_view(failure.code)));
-  error.set("message", Json(failure.message));
-  response.set("status", Json("failed"));
-  response.set("error", std::move(error));
+  const std::string_view code = failure.code.empty() ? default_code(failure.kind) : std::string_view(failure.code);
+  Json response = failed_response(empty_body(), code, failure.message);
+  if (on_body_) on_body_(response);
   Json event(Json::Object{});
   event.set("type", Json("response.failed"));
   event.set("sequence_number", Json(sequence_number_++));
@@ -238,6 +236,13 @@ std::string ChatJob::chat_choice(const Choice& choice) const {
   return to_json(*object);
 }
 
+void ChatJob::store(const std::string& body) const {
+  Result<Json> response = parse_json(body);
+  if (!response) return;
+  if (choices_[0].end == ChoiceEnd::kCancelled) response->set("status", Json("cancelled"));
+  on_body_(std::move(*response));
+}
+
 std::string ChatJob::body() {
   const Choice& first = choices_[0];
   const bool ours = first.end == ChoiceEnd::kInsufficient || first.end == ChoiceEnd::kCancelled;
@@ -255,7 +260,7 @@ std::string ChatJob::body() {
       out.pop_back();
       out += ",\"prompt_logprobs\":" + prompt_logprobs_json() + "}";
     }
-    if (on_body_) on_body_(out);
+    if (on_body_) store(out);
     return out;
   }
   JsonWriter w(out);

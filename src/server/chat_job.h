@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "codec/codec.h"
 #include "server/answer_job.h"
 
@@ -17,11 +18,13 @@ namespace di::server {
 class ChatJob final : public AnswerJob {
  public:
   // `record.response_id`, `route` and `model` are set. `answer_start`: the prompt's last assistant token and what
-  // follows; where it is given, a turn with tool calls is kept for exact replay. `on_body` gets the finished body
+  // follows; where it is given, a turn with tool calls is kept for exact replay. `on_body` gets the finished response
   // (Responses store).
   ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::ConvertedRequest request, RequestRecord record,
-          TimelineRef timeline, std::vector<TokenId> answer_start,
-          std::function<void(const std::string&)> on_body = {});
+          TimelineRef timeline, std::vector<TokenId> answer_start, std::function<void(Json)> on_body = {});
+
+  // Of a Responses request, before start(): its body as it would be if nothing were said.
+  Json empty_body() const { return parse_json(choices_[0].processor.body()).value_or(Json(Json::Object{})); }
 
  private:
   struct Choice {
@@ -51,12 +54,13 @@ class ChatJob final : public AnswerJob {
   std::string chat_choice(const Choice& choice) const;
   bool context_is_full(const Choice& choice) const;
   codec::Usage total_usage() const;
+  void store(const std::string& body) const;
 
   const codec::ConvertedRequest request_;
   const std::string response_id_;
   const int64_t created_;
   const std::vector<TokenId> answer_start_;
-  const std::function<void(const std::string&)> on_body_;
+  const std::function<void(Json)> on_body_;
   std::vector<Choice> choices_;
   std::vector<engine::OutputToken> prompt_logprobs_;  // of the prompt's tokens from the second on
   int64_t sequence_number_ = 0;                       // Responses: of the next event

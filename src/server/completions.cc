@@ -220,8 +220,11 @@ std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, Ex
       DI_TRY(int_field(body, "max_tokens", spec.echo ? 0 : 1, most)).value_or(beta ? kBetaDefault : kOpenAiDefault);
   const int64_t parsed = app.clock().now_ns();
   timeline.span(Stage::kParse, begun, parsed);
+  out.record.parse_ns = parsed - begun;
   Prompts prompts = DI_TRY(read_prompts(body, service));
-  timeline.span(Stage::kTokenize, parsed, app.clock().now_ns());
+  const int64_t tokenized = app.clock().now_ns();
+  timeline.span(Stage::kTokenize, parsed, tokenized);
+  out.record.tokenize_ns = tokenized - parsed;
   const int64_t context = service.engine->info().max_model_len;
   for (std::vector<TokenId>& tokens : prompts.tokens) {
     const auto length = static_cast<int64_t>(tokens.size());

@@ -51,6 +51,8 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual const HttpRequest& request() const = 0;
+  // Puts the unpacked body in the place of the sent one, before a handler has seen it. Not to be called beside others.
+  virtual void replace_body(std::string body) = 0;
   virtual void reply(HttpResponse response) = 0;
   // Sends the head and response.body as the first bytes. `keep_alive` is written whenever nothing else was for a while.
   virtual void begin_stream(HttpResponse response, std::string keep_alive) = 0;

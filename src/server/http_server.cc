@@ -9,6 +9,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -18,9 +19,11 @@
 #include <condition_variable>
 #include <list>
 #include <mutex>
+#include <optional>
 
 #include "base/log.h"
 #include "server/errors.h"
+#include "server/tls.h"
 #include "server/wire_exchange.h"
 
 namespace di::server {
@@ -38,6 +41,49 @@ std::chrono::milliseconds ms(int64_t n) {
   return std::chrono::milliseconds(n);
 }
 
+// The bytes of one client, behind TLS where `session` is given.
+class ClientStream {
+ public:
+  using executor_type = tcp::socket::executor_type;
+
+  ClientStream(tcp::socket socket, ssl_st* session) : socket_(std::move(socket)) {
+    if (session != nullptr) tls_.emplace(socket_, session);
+  }
+  executor_type get_executor() { return socket_.get_executor(); }
+  tcp::socket& socket() { return socket_; }
+  bool encrypted() const { return tls_.has_value(); }
+
+  template <class Buffers, class Token>
+  auto async_read_some(const Buffers& buffers, Token&& token) {
+    return asio::async_initiate<Token, void(error_code, size_t)>(
+        [this](auto handler, const Buffers& to) {
+          tls_ ? tls_->async_read_some(to, std::move(handler)) : socket_.async_read_some(to, std::move(handler));
+        },
+        token, buffers);
+  }
+  template <class Buffers, class Token>
+  auto async_write_some(const Buffers& buffers, Token&& token) {
+    return asio::async_initiate<Token, void(error_code, size_t)>(
+        [this](auto handler, const Buffers& from) {
+          tls_ ? tls_->async_write_some(from, std::move(handler)) : socket_.async_write_some(from, std::move(handler));
+        },
+        token, buffers);
+  }
+  asio::awaitable<error_code> handshake() {
+    const auto [ec] = co_await tls_->async_handshake(asio::ssl::stream_base::server, kTuple);
+    co_return ec;
+  }
+  // Says that nothing follows.
+  asio::awaitable<void> say_goodbye() {
+    const auto [ec] = co_await tls_->async_shutdown(kTuple);
+    static_cast<void>(ec);
+  }
+
+ private:
+  tcp::socket socket_;
+  std::optional<asio::ssl::stream<tcp::socket&>> tls_;
+};
+
 }  // namespace
 
 struct HttpServer::State {
@@ -47,6 +93,7 @@ struct HttpServer::State {
   HttpLimits limits;
   Handler handler;
   const Clock& clock;
+  std::unique_ptr<TlsListener> tls;  // null: plain
   HttpCounters counters;
   asio::io_context io;
   asio::executor_work_guard<asio::io_context::executor_type> work;
@@ -77,18 +124,29 @@ struct HttpServer::State {
 class HttpServer::State::Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(State& server, tcp::socket socket)
-      : server_(server), socket_(std::move(socket)), wake_(socket_.get_executor()), deadline_(socket_.get_executor()) {
+      : server_(server),
+        stream_(std::move(socket), server.tls ? server.tls->new_session() : nullptr),
+        socket_(stream_.socket()),
+        wake_(socket_.get_executor()),
+        deadline_(socket_.get_executor()) {
     error_code ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
+    socket_.non_blocking(true, ignored);
     server_.counters.connections.fetch_add(1);
     server_.counters.accepted.fetch_add(1);
   }
   ~Connection() { server_.counters.connections.fetch_sub(1); }
 
   asio::awaitable<void> run() {
+    if (server_.tls && !co_await shake_hands()) co_return;
     while (co_await serve_one()) {
     }
     error_code ignored;
+    if (stream_.encrypted() && !gone_) {
+      arm(1000);
+      co_await stream_.say_goodbye();
+      disarm();
+    }
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
     co_await linger();
     socket_.close(ignored);
@@ -114,6 +172,26 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
   }
   void disarm() { deadline_.cancel(); }
 
+  asio::awaitable<bool> shake_hands() {
+    if (!stream_.encrypted()) co_return false;
+    arm(server_.limits.header_timeout_ms);
+    const error_code ec = co_await stream_.handshake();
+    disarm();
+    if (ec) server_.counters.malformed.fetch_add(1);
+    co_return !ec;
+  }
+
+  // Something to read has come. Behind TLS only reading shows it: what is left of a record is not in the socket.
+  asio::awaitable<error_code> wait_for_input() {
+    if (stream_.encrypted()) {
+      const auto [ec, n] = co_await stream_.async_read_some(buffer_.prepare(4096), kTuple);
+      buffer_.commit(n);
+      co_return ec;
+    }
+    const auto [ec] = co_await socket_.async_wait(tcp::socket::wait_read, kTuple);
+    co_return ec;
+  }
+
   // After an answer that the client may not have asked for in full (a refused body), closing at once would reset the
   // connection and could destroy the answer on its way: read on for a moment.
   asio::awaitable<void> linger() {
@@ -121,7 +199,7 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
     arm(2000);
     char scrap[16384];
     for (size_t total = 0; total < (64U << 20);) {
-      const auto [ec, n] = co_await socket_.async_read_some(asio::buffer(scrap), kTuple);
+      const auto [ec, n] = co_await stream_.async_read_some(asio::buffer(scrap), kTuple);
       if (ec) break;
       total += n;
     }
@@ -129,9 +207,15 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
   }
 
   asio::awaitable<bool> write_all(std::string_view bytes) {
+    if (!stream_.encrypted()) {
+      // Mostly the kernel takes all of it at once: no timer, no turn of the loop.
+      error_code ec;
+      bytes.remove_prefix(socket_.write_some(asio::buffer(bytes), ec));
+      if (ec && ec != asio::error::would_block && ec != asio::error::try_again) co_return false;
+    }
     while (!bytes.empty()) {
       arm(server_.limits.slow_client_timeout_ms);
-      const auto [ec, n] = co_await socket_.async_write_some(asio::buffer(bytes), kTuple);
+      const auto [ec, n] = co_await stream_.async_write_some(asio::buffer(bytes), kTuple);
       disarm();
       if (ec) co_return false;
       bytes.remove_prefix(n);
@@ -149,13 +233,22 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
     co_await write_all(head_text(response, id, true, 1, response.body.size()) + response.body);
   }
 
+  uint64_t body_limit(std::string_view target) const {
+    const bool upload = target.ends_with("/v1/files");
+    return upload ? std::max(server_.limits.body_bytes, server_.limits.upload_bytes) : server_.limits.body_bytes;
+  }
+
+  asio::awaitable<void> refuse_large(std::string path) {
+    std::string message = fmt::format("the request body is larger than {} bytes", body_limit(path));
+    co_await refuse(ErrorKind::kTooLarge, std::move(message), std::move(path));
+  }
+
   asio::awaitable<void> refuse_parse_error(const error_code& ec, const Parser& parser) {
     const std::string path(parser.get().target());
     const HttpLimits& http_limits = server_.limits;
     if (ec == http::error::end_of_stream || (ec == asio::error::operation_aborted && !timed_out_)) co_return;
     if (ec == http::error::body_limit) {
-      co_await refuse(ErrorKind::kTooLarge,
-                      fmt::format("the request body is larger than {} bytes", http_limits.body_bytes), path);
+      co_await refuse_large(path);
     } else if (ec == http::error::header_limit || ec == http::error::buffer_overflow) {
       co_await refuse(ErrorKind::kHeadersTooLarge,
                       fmt::format("the request's header block is larger than {} bytes", http_limits.header_bytes),
@@ -182,7 +275,7 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
       idle_ = true;
       if (server_.stopping.load()) co_return false;
       arm(first_request_ ? server_.limits.header_timeout_ms : server_.limits.idle_timeout_ms);
-      const auto [ec] = co_await socket_.async_wait(tcp::socket::wait_read, kTuple);
+      const error_code ec = co_await wait_for_input();
       disarm();
       idle_ = false;
       if (ec) co_return false;
@@ -192,15 +285,21 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
 
     Parser parser;
     parser.header_limit(server_.limits.header_bytes);
-    parser.body_limit(server_.limits.body_bytes);
+    parser.body_limit(std::max(server_.limits.body_bytes, server_.limits.upload_bytes));
     arm(server_.limits.header_timeout_ms);
-    auto [header_ec, header_n] = co_await http::async_read_header(socket_, buffer_, parser, kTuple);
+    auto [header_ec, header_n] = co_await http::async_read_header(stream_, buffer_, parser, kTuple);
     disarm();
     if (header_ec) {
       co_await refuse_parse_error(header_ec, parser);
       co_return false;
     }
     const std::string target(parser.get().target());
+    const uint64_t limit = body_limit(target);
+    parser.body_limit(limit);
+    if (const auto length = parser.content_length(); length && *length > limit) {
+      co_await refuse_large(target);
+      co_return false;
+    }
     if (header_count(parser) > server_.limits.headers) {
       co_await refuse(ErrorKind::kHeadersTooLarge,
                       fmt::format("the request has more than {} headers", server_.limits.headers), target);
@@ -214,7 +313,7 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
       if (!co_await write_all("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
     }
     arm(server_.limits.body_timeout_ms);
-    auto [body_ec, body_n] = co_await http::async_read(socket_, buffer_, parser, kTuple);
+    auto [body_ec, body_n] = co_await http::async_read(stream_, buffer_, parser, kTuple);
     disarm();
     if (body_ec) {
       co_await refuse_parse_error(body_ec, parser);
@@ -312,9 +411,9 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
     error_code ec;
     while (!stop_watching_ && !half_closed_ && buffer_.size() < kPipelinedBytes) {
       size_t n = 0;
-      std::tie(ec, n) = co_await socket_.async_read_some(buffer_.prepare(4096), kTuple);
+      std::tie(ec, n) = co_await stream_.async_read_some(buffer_.prepare(4096), kTuple);
       buffer_.commit(n);
-      if (ec == asio::error::eof) {
+      if (ec == asio::error::eof || ec == asio::ssl::error::stream_truncated) {
         // A client may have closed only its sending side. One that is gone answers anything with a reset.
         half_closed_ = true;
         exchange->probe();
@@ -334,7 +433,8 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
   }
 
   State& server_;
-  tcp::socket socket_;
+  ClientStream stream_;
+  tcp::socket& socket_;  // of stream_
   boost::beast::flat_buffer buffer_{kPipelinedBytes + (64 << 10)};
   asio::steady_timer wake_;
   asio::steady_timer deadline_;
@@ -390,7 +490,8 @@ void HttpServer::stop() {
   thread_.join();
 }
 
-Result<void> HttpServer::start(const std::string& host, uint16_t port) {
+Result<void> HttpServer::start(const std::string& host, uint16_t port, const TlsFiles& tls) {
+  if (!tls.certificate.empty()) state_->tls = DI_TRY(TlsListener::create(tls, state_->clock));
   error_code ec;
   tcp::resolver resolver(state_->io);
   const auto addresses = resolver.resolve(host, std::to_string(port), tcp::resolver::passive, ec);

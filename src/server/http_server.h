@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "server/http.h"
+#include "server/tls.h"
 
 namespace di::server {
 
@@ -21,7 +22,8 @@ struct HttpLimits {
   uint32_t header_bytes = 64 << 10;
   size_t headers = 100;
   uint64_t body_bytes = 48 << 20;
-  size_t send_buffer_bytes = 4 << 20;  // waiting for one client
+  uint64_t upload_bytes = (64 << 20) + (64 << 10);  // the same of /v1/files: a file of 64 MiB and the form around it
+  size_t send_buffer_bytes = 4 << 20;               // waiting for one client
   int64_t header_timeout_ms = 10'000;
   int64_t body_timeout_ms = 120'000;
   int64_t idle_timeout_ms = 75'000;         // between requests of a connection
@@ -46,8 +48,9 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // Binds and starts serving. Port 0: any free one. Errors: kUnavailable when the address is taken or not ours.
-  Result<void> start(const std::string& host, uint16_t port);
+  // Binds and starts serving. Port 0: any free one. Errors: kUnavailable when the address is taken or not ours,
+  // kInvalidRequest when the host is unknown or the certificates cannot be used.
+  Result<void> start(const std::string& host, uint16_t port, const TlsFiles& tls = {});
   uint16_t port() const;
   const HttpCounters& counters() const;
 

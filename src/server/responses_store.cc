@@ -37,15 +37,22 @@ std::vector<std::string> dropped_tools(const Json& body) {
 
 }  // namespace
 
-void ResponsesStore::put(const std::string& tenant, const Json& input, const std::string& response) {
-  Result<Json> body = parse_json(response);
-  const Json* id = body ? body->find_value("id") : nullptr;
+void ResponsesStore::put(const std::string& tenant, const Json& input, Json response) {
+  const Json* id = response.find_value("id");
   if (id == nullptr || !id->is_string()) return;
   std::string name = id->as_string();
-  body->set("store", Json(true));
+  response.set("store", Json(true));
   const std::lock_guard lock(mutex_);
   while (static_cast<int64_t>(entries_.size()) >= most_) entries_.pop_front();
-  entries_.push_back({std::move(name), tenant, input, std::move(*body)});
+  entries_.push_back({std::move(name), tenant, input, std::move(response)});
+}
+
+void ResponsesStore::update(std::string_view tenant, std::string_view id, Json response) {
+  response.set("store", Json(true));
+  const std::lock_guard lock(mutex_);
+  for (Entry& entry : entries_) {
+    if (entry.id == id && entry.tenant == tenant) entry.response = std::move(response);
+  }
 }
 
 std::optional<ResponsesStore::Entry> ResponsesStore::get(std::string_view tenant, std::string_view id) const {
@@ -67,14 +74,16 @@ std::expected<JoinedRequest, ApiFailure> join_previous(App& app, std::string_vie
   out.warnings = dropped_tools(body);
   const std::optional<std::string> previous = DI_TRY(string_field(body, "previous_response_id"));
   const bool background = DI_TRY(bool_field(body, "background")).value_or(false);
-  if (background) {
-    return std::unexpected(
-        ApiFailure{ErrorKind::kNotImplemented, "background responses are not implemented", {}, "background", 0});
-  }
   const ResponsesStore& store = app.responses();
   if (previous && !store.enabled()) {
     return invalid_field("previous_response_id",
                          "previous_response_id is not supported: this server does not store responses",
+                         "unsupported_parameter");
+  }
+  const std::optional<bool> store_field = DI_TRY(bool_field(body, "store"));
+  if (background && (!store.enabled() || !store_field.value_or(true))) {
+    return invalid_field("background",
+                         "background needs a stored response: `store`, and a server that stores responses",
                          "unsupported_parameter");
   }
   if (const Json* input = body.find_value("input"); input != nullptr && input->is_array()) {
@@ -103,7 +112,9 @@ std::expected<JoinedRequest, ApiFailure> join_previous(App& app, std::string_vie
     body.set("input", items);
     body.set("previous_response_id", Json());
   }
-  out.keep = DI_TRY(bool_field(body, "store")).value_or(true);
+  out.keep = store_field.value_or(true);
+  out.background = background;
+  body.set("background", Json());
   out.input = std::move(items);
   return out;
 }

@@ -24,8 +24,10 @@ class ResponsesStore {
   explicit ResponsesStore(int64_t most) : most_(most) {}
 
   bool enabled() const { return most_ > 0; }
-  // `input`: the items that led to it, with those of earlier responses. `response`: its body.
-  void put(const std::string& tenant, const Json& input, const std::string& response);
+  // `input`: the items that led to it, with those of earlier responses. `response`: its body, with an id.
+  void put(const std::string& tenant, const Json& input, Json response);
+  // Replaces the body of one that is still there.
+  void update(std::string_view tenant, std::string_view id, Json response);
   struct Entry {
     std::string id;
     std::string tenant;
@@ -44,6 +46,7 @@ class ResponsesStore {
 
 struct JoinedRequest {
   bool keep = false;                  // the response is to be stored
+  bool background = false;            // and made without the client
   Json input;                         // as a list of items
   std::vector<std::string> warnings;  // `code;field`
 };

@@ -198,6 +198,10 @@ void get_response(App& app, const ExchangeRef& exchange) {
 void delete_response(App& app, const ExchangeRef& exchange) {
   const auto entry = stored_response(app, *exchange, last_segment(exchange->request().path));
   if (!entry) return;
+  for (const auto& job : app.jobs()) {
+    const RequestRecord record = job->record();
+    if (record.response_id == entry->id && record.finish.empty()) job->cancel();
+  }
   app.responses().remove(entry->tenant, entry->id);
   std::string body;
   JsonWriter w(body);
@@ -265,6 +269,11 @@ constexpr Route kRoutes[] = {
     {"POST", "/tokenize", handle_tokenize, kInference, true, true, false, "Text or messages to token ids"},
     {"POST", "/detokenize", handle_detokenize, kInference, true, true, false, "Token ids to text"},
     {"POST", "/v1/render", handle_render, kInference, true, true, false, "The prompt of a request"},
+    {"POST", "/v1/files", handle_upload, kInference, true, false, true, "Upload an image"},
+    {"GET", "/v1/files", handle_list_files, kInference, true, false, false, "Uploaded files"},
+    {"GET", "/v1/files/{id}", handle_file, kInference, true, false, false, "An uploaded file"},
+    {"DELETE", "/v1/files/{id}", handle_delete_file, kInference, true, false, false, "Forget an uploaded file"},
+    {"GET", "/v1/files/{id}/content", handle_file_content, kInference, true, false, false, "Its bytes"},
     {"GET", "/user/balance", balance, kInference, false, false, false, "Always available"},
     {"GET", "/livez", livez, kPublic, false, false, false, "Alive"},
     {"GET", "/readyz", readyz, kPublic, false, false, false, "Ready for requests, or why not"},
@@ -383,10 +392,6 @@ RouteDecision find_route(const HttpRequest& request) {
                    {},
                    {},
                    0};
-  } else if (const std::string_view encoding = request.header("content-encoding");
-             !encoding.empty() && !equal_ignoring_case(encoding, "identity")) {
-    decision.failure =
-        ApiFailure{ErrorKind::kMediaType, fmt::format("Content-Encoding is `{}`, expected none", encoding), {}, {}, 0};
   }
   return decision;
 }

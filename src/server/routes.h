@@ -46,6 +46,13 @@ std::string_view id_segment(const HttpRequest& request, const Route& route);
 // Last segment of the path.
 std::string_view last_segment(std::string_view path);
 
+// files.cc
+void handle_upload(App& app, const ExchangeRef& exchange);
+void handle_list_files(App& app, const ExchangeRef& exchange);
+void handle_file(App& app, const ExchangeRef& exchange);
+void handle_file_content(App& app, const ExchangeRef& exchange);
+void handle_delete_file(App& app, const ExchangeRef& exchange);
+
 // admin.cc
 void handle_drain(App& app, const ExchangeRef& exchange);
 void handle_undrain(App& app, const ExchangeRef& exchange);

@@ -29,6 +29,15 @@ MetricLabels engine_labels(const std::string& model_name, MetricLabels more = {}
   return labels;
 }
 
+// Steps of the front end are far below a millisecond.
+const std::vector<double> kStageBounds = {.00001, .000025, .00005, .0001, .00025, .0005, .001, .0025,
+                                          .005,   .01,     .025,   .05,   .1,     .25,   1,    10};
+
+Histogram& stage_histogram(MetricRegistry& registry, const char* stage) {
+  return registry.histogram("deepinfer:frontend_stage_seconds", "Time of a request by stage, outside the model.",
+                            kStageBounds, {{"stage", stage}});
+}
+
 // Resident memory, open files and CPU time of this process (Linux procfs).
 double resident_bytes() {
   std::ifstream file("/proc/self/statm");
@@ -85,6 +94,16 @@ ServerMetrics::ServerMetrics(const std::string& model_name, std::unique_ptr<Metr
                                                     kTokenCountBounds, engine_labels(model_name))),
       generation_tokens_per_request(registry->histogram("vllm:request_generation_tokens", "Output tokens of a request.",
                                                         kTokenCountBounds, engine_labels(model_name))),
+      longest_output_per_request(registry->histogram("vllm:request_max_num_generation_tokens",
+                                                     "Output tokens of a request's longest choice.", kTokenCountBounds,
+                                                     engine_labels(model_name))),
+      computed_tokens_per_request(registry->histogram("vllm:request_prefill_kv_computed_tokens",
+                                                      "Prompt tokens of a request that no cache had.",
+                                                      kTokenCountBounds, engine_labels(model_name))),
+      stage_parse(stage_histogram(*registry, "parse")),
+      stage_tokenize(stage_histogram(*registry, "tokenize")),
+      stage_queue(stage_histogram(*registry, "queue")),
+      stage_detokenize(stage_histogram(*registry, "detokenize")),
       max_tokens_param(registry->histogram("vllm:request_params_max_tokens", "max_tokens of a request, resolved.",
                                            kTokenCountBounds, engine_labels(model_name))),
       n_param(
@@ -120,7 +139,40 @@ ServerMetrics::ServerMetrics(const std::string& model_name, std::unique_ptr<Metr
   for (const char* phase : {"queue", "prefill", "decode"}) {
     for (const char* reason : {"disconnect", "cancelled"}) abort_counter(phase, reason);
   }
+  registry_->counter("vllm:request_success_total", "", engine_labels(model_name, {{"finished_reason", "repetition"}}));
   add_engine_series();
+  add_prompt_source_series();
+}
+
+// Where the prompts' tokens came from. There is no cache outside the process, so its series stay at 0.
+void ServerMetrics::add_prompt_source_series() {
+  const char* by_source = "Prompt tokens of finished requests by where their KV came from.";
+  const auto labels = [&](const char* source) { return engine_labels(model_name_, {{"source", source}}); };
+  registry_->counter_from("vllm:prompt_tokens_by_source_total", by_source, labels("local_compute"), [this] {
+    const uint64_t cached = prompt_tokens_cached.value();  // first: it is counted after the whole
+    return static_cast<double>(prompt_tokens.value() - cached);
+  });
+  registry_->counter_from("vllm:prompt_tokens_by_source_total", by_source, labels("local_cache_hit"),
+                          [this] { return static_cast<double>(prompt_tokens_cached.value()); });
+  registry_->counter("vllm:prompt_tokens_by_source_total", by_source, labels("external_kv_transfer"));
+  const char* cached = "Cached prompt tokens by the outermost tier that supplied them.";
+  for (const char* source : {"p2p", "disk", "external_unspecified"})
+    registry_->counter("vllm:prompt_tokens_cached_by_source_total", cached, labels(source));
+  for (const char* name : {"vllm:external_prefix_cache_queries_total", "vllm:external_prefix_cache_hits_total"})
+    registry_->counter(name, "Prompt tokens looked up in and found by a cache outside this process.",
+                       engine_labels(model_name_));
+  for (const char* name : {"vllm:mm_cache_queries_total", "vllm:mm_cache_hits_total"})
+    registry_->counter(name, "Images looked up in and found by a cache of their features.", engine_labels(model_name_));
+  for (const char* state : {"awake", "weights_offloaded", "discard_all"}) {
+    registry_
+        ->gauge("vllm:engine_sleep_state", "1 for the state the engine is in.",
+                engine_labels(model_name_, {{"sleep_state", state}}))
+        .set(std::string_view(state) == "awake" ? 1 : 0);
+  }
+}
+
+void ServerMetrics::startup_stage(const std::string& stage, double seconds) {
+  registry_->gauge("deepinfer:startup_seconds", "Time of each stage of the start.", {{"stage", stage}}).set(seconds);
 }
 
 void ServerMetrics::add_engine_series() {
@@ -162,6 +214,19 @@ void ServerMetrics::add_engine_series() {
                             "Time by phase: schedule, post, wait of the engine's thread, the rest of the device's.",
                             {{"phase", name}}, reader(read));
   };
+  registry_->gauge_from("deepinfer:gpu_idle_ratio",
+                        "Part of the time of steps under way in which the device had nothing to do, from the start.",
+                        {}, reader([](const engine::EngineStats& s) {
+                          const double busy = s.prepare_seconds + s.forward_seconds + s.sample_seconds;
+                          return busy + s.bubble_seconds > 0 ? s.bubble_seconds / (busy + s.bubble_seconds) : 0.0;
+                        }));
+  const char* reasons = "Sequences waiting, by what they wait for.";
+  registry_->gauge_from("vllm:num_requests_waiting_by_reason", reasons,
+                        engine_labels(model_name_, {{"reason", "capacity"}}),
+                        reader([](const engine::EngineStats& s) { return static_cast<double>(s.waiting); }));
+  registry_->gauge("vllm:num_requests_waiting_by_reason", reasons,
+                   engine_labels(model_name_, {{"reason", "deferred"}}));
+  phase("wait", [](const engine::EngineStats& s) { return s.bubble_seconds; });
   phase("schedule", [](const engine::EngineStats& s) { return s.schedule_seconds; });
   phase("forward", [](const engine::EngineStats& s) { return s.forward_seconds; });
   phase("sample", [](const engine::EngineStats& s) { return s.sample_seconds; });
@@ -338,6 +403,16 @@ void ServerMetrics::watch(const HttpCounters& counters) {
                         [&counters] { return static_cast<double>(counters.connections.load()); });
   registry_->counter_from("deepinfer:http_malformed_total", "Requests that were no valid HTTP, too large or cut.", {},
                           [&counters] { return static_cast<double>(counters.malformed.load()); });
+}
+
+void ServerMetrics::watch(const OtlpCounters& counters) {
+  const auto counter = [&](const char* result, const std::atomic<uint64_t>& value) {
+    registry_->counter_from("deepinfer:traces_total", "Traced requests by what became of their spans.",
+                            {{"result", result}}, [&value] { return static_cast<double>(value.load()); });
+  };
+  counter("sent", counters.sent);
+  counter("dropped", counters.dropped);
+  counter("failed", counters.failed);
 }
 
 void ServerMetrics::watch(structured::CompilePool& constraints) {

@@ -11,6 +11,7 @@
 #include "codec/prompt/replay.h"
 #include "engine/api.h"
 #include "server/http_server.h"
+#include "server/otlp_exporter.h"
 #include "structured/compile_pool.h"
 
 namespace di::server {
@@ -22,12 +23,15 @@ class ServerMetrics {
   // From then on the engine's series carry its figures. It must outlive the last call of text().
   void attach(const engine::EngineApi& engine);
   void watch(const HttpCounters& counters);
+  void watch(const OtlpCounters& counters);
   void watch(structured::CompilePool& constraints);
   void watch(const codec::ReplayStore& turns) { turns_.store(&turns); }
   void set_load_progress(double fraction) { load_progress_->set(fraction); }
 
   std::string text() const;
 
+  // A stage of the start is over.
+  void startup_stage(const std::string& stage, double seconds);
   void request_done(const std::string& route, int status, double seconds);
   void error(std::string_view code);
   void aborted(std::string_view phase, std::string_view reason);
@@ -43,6 +47,12 @@ class ServerMetrics {
   Histogram& decode_time;
   Histogram& prompt_tokens_per_request;
   Histogram& generation_tokens_per_request;
+  Histogram& longest_output_per_request;
+  Histogram& computed_tokens_per_request;
+  Histogram& stage_parse;  // of the front end
+  Histogram& stage_tokenize;
+  Histogram& stage_queue;
+  Histogram& stage_detokenize;
   Histogram& max_tokens_param;
   Histogram& n_param;
   Histogram& preemptions_per_request;
@@ -59,6 +69,7 @@ class ServerMetrics {
   ServerMetrics(const std::string& model_name, std::unique_ptr<MetricRegistry> registry);
   void add_engine_series();
   void add_pace_series();
+  void add_prompt_source_series();
   void add_reuse_series();
   void add_turn_series();
   Counter& abort_counter(std::string_view phase, std::string_view reason);

@@ -105,6 +105,12 @@ void RequestTimeline::finish(const TimelineEnd& end, int64_t at_ns) {
   end_ns_ = at_ns;
 }
 
+TimelineView RequestTimeline::view() const {
+  const std::lock_guard lock(mutex_);
+  return {spans_, steps_, static_cast<int64_t>(steps_per_entry_), total_steps_,
+          work_[static_cast<std::size_t>(Stage::kDetokenize)].ns};
+}
+
 double RequestTimeline::ms_since_start(int64_t ns) const {
   return ms(ns - start_.received_ns);
 }

@@ -64,6 +64,26 @@ struct TimelineEnd {
   std::string finish;  // stop, length, tool_calls, abort, error, …
 };
 
+// What a timeline holds, for exporters; times on the server's clock.
+struct TimelineView {
+  struct Span {
+    Stage stage = Stage::kParse;
+    int64_t begin_ns = 0;
+    int64_t end_ns = 0;
+    int64_t tokens = 0;
+    std::string detail;
+  };
+  struct Step {
+    int64_t at_ns = 0;
+    int64_t tokens = 0;
+  };
+  std::vector<Span> spans;
+  std::vector<Step> steps;
+  int64_t steps_per_entry = 1;  // steps merged into one entry
+  int64_t total_steps = 0;
+  int64_t detokenize_ns = 0;  // all pieces together
+};
+
 // One request. Calls after finish() are ignored, so late pieces of work do no harm.
 class RequestTimeline {
  public:
@@ -85,6 +105,7 @@ class RequestTimeline {
   void finish(const TimelineEnd& end, int64_t at_ns);
 
   const std::string& id() const { return start_.id; }
+  TimelineView view() const;
   // One row of a table: id, tenant, route, phase, ages and tokens.
   std::string summary_json(int64_t now_ns) const;
   // Everything.
@@ -93,17 +114,8 @@ class RequestTimeline {
   std::string chrome_json(int64_t now_ns) const;
 
  private:
-  struct Span {
-    Stage stage = Stage::kParse;
-    int64_t begin_ns = 0;
-    int64_t end_ns = 0;
-    int64_t tokens = 0;
-    std::string detail;
-  };
-  struct Step {
-    int64_t at_ns = 0;
-    int64_t tokens = 0;
-  };
+  using Span = TimelineView::Span;
+  using Step = TimelineView::Step;
   struct Work {
     int64_t ns = 0;
     int64_t pieces = 0;

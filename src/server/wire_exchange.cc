@@ -2,10 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
+
+#include "server/compress.h"
 
 namespace di::server {
 namespace {
+
+constexpr size_t kWorthPacking = 1400;  // bytes: below, an answer is one packet anyway
 
 std::string_view reason_phrase(int status) {
   switch (status) {
@@ -87,7 +92,23 @@ WireExchange::WireExchange(HttpRequest request, int http_minor, bool close, size
       wake_(std::move(wake)),
       close_(close) {}
 
+// As gzip where the client takes it and something is saved. Streams stay as they are: each event has to arrive by
+// itself.
+void WireExchange::pack(HttpResponse& response) const {
+  if (response.status != 200 || response.body.size() < kWorthPacking || request_.method == "HEAD" ||
+      !accepts_gzip(request_.header("accept-encoding")) || response.content_type.starts_with("image/p"))
+    return;
+  const bool coded = std::any_of(response.headers.begin(), response.headers.end(),
+                                 [](const auto& h) { return equal_ignoring_case(h.first, "content-encoding"); });
+  std::string packed = coded ? std::string() : gzip(response.body);
+  if (packed.empty() || packed.size() >= response.body.size()) return;
+  response.body = std::move(packed);
+  response.headers.emplace_back("Content-Encoding", "gzip");
+  response.headers.emplace_back("Vary", "Accept-Encoding");
+}
+
 void WireExchange::reply(HttpResponse response) {
+  pack(response);
   const std::lock_guard lock(mutex_);
   if (started_ || gone_) return;
   started_ = ended_ = true;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "server/http.h"
 
@@ -23,6 +24,7 @@ class WireExchange final : public Exchange {
   WireExchange(HttpRequest request, int http_minor, bool close, size_t buffer_limit, std::function<void()> wake);
 
   const HttpRequest& request() const override { return request_; }
+  void replace_body(std::string body) override { request_.body = std::move(body); }
   void reply(HttpResponse response) override;
   void begin_stream(HttpResponse response, std::string keep_alive) override;
   bool write(std::string_view bytes) override;
@@ -47,9 +49,10 @@ class WireExchange final : public Exchange {
 
  private:
   void append_chunk(std::string_view bytes);
+  void pack(HttpResponse& response) const;
   void add_context_headers(HttpResponse& response);
 
-  const HttpRequest request_;
+  HttpRequest request_;  // does not change once a handler has it
   const int http_minor_;
   const size_t buffer_limit_;
   const std::function<void()> wake_;

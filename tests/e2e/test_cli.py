@@ -109,3 +109,63 @@ def test_bench_serve_without_a_server():
     result = deepinfer("bench", "serve", "--base-url", f"http://127.0.0.1:{free_port()}", "--model", "x", "--num-prompts", 2)
     assert result.returncode == 1
     assert deepinfer("bench", "serve", "--base-url", "https://x").returncode == 2
+
+
+def run_with_input(text, *arguments):
+    return subprocess.run([str(binary()), *map(str, arguments)], input=text, capture_output=True, text=True, timeout=120)
+
+
+def test_the_codec_on_the_command_line(start):
+    server = start("--engine", "mock:tokens=2")
+    text = "Hello, wörld! 🤣 <｜User｜>"
+    tokens = json.loads(run_with_input(text, "tokenize", model_dir(), "--json").stdout)
+    assert tokens["tokens"] == server.json("POST", "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+    plain = run_with_input(text, "tokenize", model_dir())
+    assert plain.returncode == 0 and [int(one) for one in plain.stdout.split()] == tokens["tokens"]
+    for ids in (plain.stdout, json.dumps(tokens["tokens"])):
+        assert run_with_input(ids, "detokenize", model_dir()).stdout == text + "\n"
+    request = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+    rendered = run_with_input(json.dumps(request), "render", model_dir(), "--json")
+    assert json.loads(rendered.stdout) == server.json("POST", "/v1/render", request)
+    assert run_with_input(json.dumps(request), "render", model_dir()).stdout.rstrip("\n") == json.loads(rendered.stdout)["prompt"]
+    wrong = run_with_input('{"model":"%s"}' % MODEL, "render", model_dir())
+    assert wrong.returncode == 1 and "messages" in wrong.stderr
+    assert run_with_input("x", "tokenize", "/nowhere").returncode == 3
+
+
+def test_top(start):
+    server = start("--engine", "mock:tokens=50,step_ms=2", "--api-key", "k:t:metrics+inference", "--metrics-auth", ready=False)
+    from harness import CHAT, wait_until
+    wait_until(server.is_ready, "ready")
+    process = subprocess.Popen([str(binary()), "top", "--url", f"http://127.0.0.1:{server.port}", "--api-key", "k", "--json", "--interval", "500ms",
+                                "--count", "400"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    try:
+        seen = []
+        while not any(one["decode_tokens_per_second"] > 0 and one["ttft_p50_ms"] > 0 for one in seen):
+            assert len(seen) < 300
+            status, _, _ = server.request("POST", CHAT, {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 40},
+                                          {"Authorization": "Bearer k"})
+            assert status == 200
+            line = process.stdout.readline()
+            assert line, "it ended"
+            seen.append(json.loads(line))
+        assert seen[-1]["model"] and seen[-1]["resident_mib"] > 1 and seen[-1]["connections"] >= 1
+    finally:
+        process.terminate()
+        process.wait()
+    text = deepinfer("top", "--url", f"http://127.0.0.1:{server.port}", "--api-key", "k", "--count", "1", "--interval", "100ms")
+    assert text.returncode == 0 and "TTFT p99" in text.stdout and "\x1b" not in text.stdout
+    assert deepinfer("top", "--url", f"http://127.0.0.1:{server.port}", "--count", "1").returncode == 1, "no key"
+    assert deepinfer("top", "--url", f"http://127.0.0.1:{free_port()}", "--count", "1").returncode == 1
+    assert deepinfer("top", "--url", "nothing://").returncode == 2
+
+
+def test_version_and_all_help():
+    shown = deepinfer("version")
+    assert shown.returncode == 0 and shown.stdout == deepinfer("--version").stdout
+    assert json.loads(deepinfer("version", "--json").stdout)["version"] in shown.stdout
+    everything = deepinfer("--help-all")
+    assert everything.returncode == 0 and "--max-num-seqs" in everything.stdout and "--otlp-endpoint" in everything.stdout
+    for command in ("serve", "run", "chat", "generate", "doctor", "top", "tokenize", "detokenize", "render", "completion", "config", "model", "bench", "version"):
+        result = deepinfer(command, "--help")
+        assert result.returncode == 0 and command in deepinfer("--help").stdout, command

@@ -62,6 +62,7 @@ TEST(Quantile, IsLinearWithinABucket) {
 class Recorder final : public Exchange {
  public:
   const HttpRequest& request() const override { return request_; }
+  void replace_body(std::string body) override { request_.body = std::move(body); }
   void reply(HttpResponse) override {}
   void begin_stream(HttpResponse response, std::string) override {
     const std::lock_guard lock(mutex_);
