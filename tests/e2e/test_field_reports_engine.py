@@ -175,14 +175,14 @@ def resident(server):
 def test_B074_memory_stays_where_it_is(start, tmp_path):
     """Short requests, a tenth of them left in the middle, others with schemas that were never seen. The caches are small, so that
     they are full in the first round. The long form is tools/soak.sh."""
-    server = start("--engine", "mock:tokens=4", "--max-num-seqs", 32, "--test-blocks", 200, "--max-model-len", 4096)
+    server = start("--engine", "mock:tokens=6,step_ms=15", "--max-num-seqs", 32, "--test-blocks", 200, "--max-model-len", 4096)
 
     def load(seed):
         done = subprocess.run([binary(), "bench", "serve", "--base-url", f"http://127.0.0.1:{server.port}", "--model", MODEL, "--tokenizer",
-                               ROOT / "models/tiny", "--num-prompts", "1500", "--input-len", "32", "--output-len", "4", "--max-concurrency", "32",
+                               ROOT / "models/tiny", "--num-prompts", "400", "--input-len", "32", "--output-len", "6", "--max-concurrency", "32",
                                "--abort-ratio", "0.1", "--seed", str(seed)], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
-        for i in range(150):
+        for i in range(60):
             schema = {"type": "object", "properties": {f"p{seed}_{i}": {"type": "integer"}}, "required": [f"p{seed}_{i}"], "additionalProperties": False}
             answer = server.request("POST", CHAT, body("chat", "json", max_tokens=4, response_format={
                 "type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}}))

@@ -257,7 +257,7 @@ def test_a_background_stream_goes_on_without_its_reader(stored):
 def test_background_needs_a_store(stored, start):
     status, error = stored.error(body("responses", "hello", background=True, store=False), PATHS["responses"])
     assert status == 400 and error["param"] == "background"
-    status, error = stored.error(body("responses", "hello", background=True, max_output_tokens=0), PATHS["responses"])
+    status, error = stored.error(body("responses", "hello", background=True, temperature=5), PATHS["responses"])
     assert status == 400
     without = start("--engine", "mock:tokens=2")
     status, error = without.error(body("responses", "hello", background=True), PATHS["responses"])

@@ -204,18 +204,30 @@ class Parser {
   }
 
   Done push(uint32_t item) {
-    for (;;) {
-      uint32_t min = 0;
-      uint32_t max = kNoLimit;
-      const auto q = quantifier(min, max);
-      if (!q) return std::unexpected(q.error());
-      if (!*q) break;
+    uint32_t min = 0;
+    uint32_t max = kNoLimit;
+    const size_t from = at_;
+    const auto q = quantifier(min, max);
+    if (!q) return std::unexpected(q.error());
+    if (*q) {
+      if (tree_.nodes[item].kind == SyntaxKind::kLookBehind) {
+        at_ = from;
+        return bad("nothing to repeat");
+      }
       Syntax n;
       n.kind = SyntaxKind::kRepeat;
       n.min = min;
       n.max = max;
       n.kids = {item};
       item = add(std::move(n));
+      const size_t behind = at_;
+      uint32_t again = 0;
+      const auto second = quantifier(again, again);
+      if (!second) return std::unexpected(second.error());
+      if (*second) {  // repeats are not repeated: a**
+        at_ = behind;
+        return bad("nothing to repeat");
+      }
     }
     groups_.back().items.push_back(item);
     return true;
