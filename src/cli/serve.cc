@@ -209,7 +209,7 @@ void run_until_drained(server::App& app, server::HttpServer& http, Signals& sign
       signal_number = signals.wait(StatusLine::kEveryMs);
       if (log_enabled(LogLevel::kInfo)) status.log(app);
     }
-    drain_wanted.store(true);
+    if (signal_number != 0) drain_wanted.store(true);
     if (drain(app, http, signals, app.config(), clock, drain_wanted)) return;
     DI_LOG(kInfo, "not draining any more");
     app.undo_drain();
@@ -240,8 +240,10 @@ int serve(const ServeOptions& options) {
       &app.feed(), [](server::UiFeed* feed) { feed->stop(); });
 
   std::atomic<bool> drain_wanted{false};
+  // Said at once: a call that is taken back before this thread hears of it leaves nothing behind.
   app.on_drain_request([&](bool wanted) {
     drain_wanted.store(wanted);
+    wanted ? app.announce_drain() : app.undo_drain();
     signals.wake();
   });
 

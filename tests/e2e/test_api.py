@@ -319,7 +319,7 @@ def test_the_description_names_what_is_served(scripted):
 
 
 def test_drain_can_be_called_off(start, script_file):
-    server = start("--engine", f"scripted:{script_file}", "--drain-delay", "3s")
+    server = start("--engine", f"scripted:{script_file}", "--drain-delay", "60s")
     assert server.json("POST", "/admin/drain")["status"] == "draining"
     wait_until(lambda: server.request("GET", "/readyz")[0] == 503, "draining")
     assert ask(server, "chat", "hello").text == "ok", "within the delay new requests are still taken"
