@@ -102,19 +102,20 @@ def throughput(program, requests):
 
 
 def added_latency(program):
-    print("\nOne client at a time, 1,000 tokens in, 1 out; the engine takes no time")
-    with mock(program, "tokens=1") as server:
-        load(program, server, 50, 1, 1000, 1)
-        r = load(program, server, 300, 1, 1000, 1)
+    print("\nOne client at a time, 1,000 tokens in, 2 out; the engine takes no time")
+    with mock(program, "tokens=2") as server:
+        greedy = ["--extra-body", '{"thinking":{"type":"disabled"}}']
+        load(program, server, 50, 1, 1000, 2, *greedy)
+        r = load(program, server, 300, 1, 1000, 2, *greedy)
         print(f"    first token after, ms              {r['median_ttft_ms']:9.3f} median {r['p99_ttft_ms']:9.3f} p99")
         print(f"    processor time per request, ms     {1e3 * r['server_cpu_s'] / r['completed']:9.3f}")
 
 
 def open_streams(program, streams=1000):
-    with mock(program, "tokens=100000,step_ms=200", "--max-num-seqs", 1024, "--max-num-batched-tokens", 2048, "--max-model-len", 4096) as server:
+    with mock(program, "tokens=200,step_ms=500", "--max-num-seqs", 1024, "--max-num-batched-tokens", 2048, "--max-model-len", 4096) as server:
         idle = resident_mib(server.process.pid)
         sockets = []
-        body = json.dumps({"model": "deepseek-v4.1-flash", "stream": True, "max_tokens": 3000, "messages": [{"role": "user", "content": "hello"}]})
+        body = json.dumps({"model": "deepseek-v4.1-flash", "stream": True, "max_tokens": 200, "messages": [{"role": "user", "content": "hello"}]})
         request = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
         for _ in range(streams):
             one = socket.create_connection(("127.0.0.1", server.port))
@@ -147,8 +148,6 @@ def peer(program, python, requests):
             print(f"    requests per second of the server  {1 / each:9.1f}   ({1e3 * each:.3f} ms each, of which the model alone {1e3 * model_s:.3f})")
             print(f"    without the model                  {1 / max(1e-9, each - model_s):9.1f}")
             print(f"    resident MiB                       {resident_mib(server.process.pid):9.1f}")
-            load_one = load(program, server, 100, 1, 1000 // 4, 1, "--model", "trivial")
-            print(f"    first token after, one client, ms  {load_one['median_ttft_ms']:9.3f} median")
 
 
 def main():

@@ -214,19 +214,12 @@ void ServerMetrics::add_engine_series() {
                             "Time by phase: schedule, post, wait of the engine's thread, the rest of the device's.",
                             {{"phase", name}}, reader(read));
   };
-  registry_->gauge_from("deepinfer:gpu_idle_ratio",
-                        "Part of the time of steps under way in which the device had nothing to do, from the start.",
-                        {}, reader([](const engine::EngineStats& s) {
-                          const double busy = s.prepare_seconds + s.forward_seconds + s.sample_seconds;
-                          return busy + s.bubble_seconds > 0 ? s.bubble_seconds / (busy + s.bubble_seconds) : 0.0;
-                        }));
   const char* reasons = "Sequences waiting, by what they wait for.";
   registry_->gauge_from("vllm:num_requests_waiting_by_reason", reasons,
                         engine_labels(model_name_, {{"reason", "capacity"}}),
                         reader([](const engine::EngineStats& s) { return static_cast<double>(s.waiting); }));
   registry_->gauge("vllm:num_requests_waiting_by_reason", reasons,
                    engine_labels(model_name_, {{"reason", "deferred"}}));
-  phase("wait", [](const engine::EngineStats& s) { return s.bubble_seconds; });
   phase("schedule", [](const engine::EngineStats& s) { return s.schedule_seconds; });
   phase("forward", [](const engine::EngineStats& s) { return s.forward_seconds; });
   phase("sample", [](const engine::EngineStats& s) { return s.sample_seconds; });
