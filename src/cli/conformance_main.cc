@@ -95,6 +95,7 @@ Totals run_codec(const Arguments& arguments) {
                                               ? codec::run_tokenizer_cases(arguments.dir, helpers)
                                               : codec::run_recipe_cases(arguments.dir, helpers);
   for (const std::string& failure : result.failures) std::printf("FAILED %s\n", failure.c_str());
+  for (const auto& [what, n] : result.compared) std::printf("compared: %d %s\n", n, what.c_str());
   return {result.passed, result.failed};
 }
 

@@ -81,17 +81,29 @@ std::string random_text(std::mt19937& random, int length) {
   return out;
 }
 
+// Every text at each of its legal cuts by itself, and at all of them at once. The four longest texts have some ten
+// thousand cuts: all of them in a soak, 300 of each else.
 TEST(SafeCut, EveryLegalCutOfEveryVectorGivesTheSameIds) {
   SKIP_WITHOUT_RECIPE_VECTORS();
   const TokenizerRef tokenizer = vector_tokenizer();
   std::mt19937 random(3);
+  size_t texts = 0;
   size_t cuts = 0;
   for (const Json& c : read_lines("tokenizer_encode.jsonl")) {
+    ++texts;
     const std::string& text = text_of(c, "text");
     const std::vector<TokenId> whole = tokenizer->encode_plain(text);
     std::vector<size_t> legal;
     for (size_t at = next_safe_cut(text, 0); at < text.size(); at = next_safe_cut(text, at + 1)) legal.push_back(at);
-    if (text.size() > 20000 && legal.size() > 300) {  // the longest texts: a sample of their cuts
+    std::vector<TokenId> pieces;
+    size_t begin = 0;
+    for (const size_t at : legal) {
+      tokenizer->encode_plain(std::string_view(text).substr(begin, at - begin), pieces);
+      begin = at;
+    }
+    tokenizer->encode_plain(std::string_view(text).substr(begin), pieces);
+    ASSERT_EQ(pieces, whole) << text_of(c, "id") << " at all of its " << legal.size() << " cuts";
+    if (!testing::soak() && text.size() > 20000 && legal.size() > 300) {
       std::shuffle(legal.begin(), legal.end(), random);
       legal.resize(300);
     }
@@ -100,7 +112,9 @@ TEST(SafeCut, EveryLegalCutOfEveryVectorGivesTheSameIds) {
       ASSERT_EQ(encode_cut(*tokenizer, text, at), whole) << text_of(c, "id") << " cut at " << at;
     }
   }
+  EXPECT_EQ(texts, 778U);
   EXPECT_GT(cuts, 10000U);
+  std::printf("  %zu cuts of %zu texts\n", cuts, texts);
 }
 
 TEST(SafeCut, RandomTextsGiveTheSameIdsAtEveryLegalCut) {

@@ -1,6 +1,7 @@
 // The output side beyond the vectors: what is held back, and that chunking changes nothing but the event borders.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "codec/codec.h"
@@ -79,6 +80,52 @@ TEST(Output, ChunkingChangesNoText) {
       EXPECT_NE(expected.find("f{\"a\": \"x\\\"y\\n\", \"b\": [1, 2]}tool_calls"), std::string::npos) << expected;
     }
   }
+}
+
+// One token at a time over every stream of the vectors: after each, what is held back is no more than the longest
+// marker or stop string that it may begin, the line feeds before it, and the bytes of an unfinished character.
+TEST(Output, HoldsBackNoMoreThanAMarker) {
+  SKIP_WITHOUT_RECIPE_VECTORS();
+  constexpr size_t kLongestMarker = std::string_view("</｜DSML｜tool_calls>").size();
+  size_t streams = 0;
+  size_t tokens = 0;
+  for (const char* file : {"streams.jsonl", "fuzz_streams.jsonl"}) {
+    for (const Json& c : read_lines(file)) {
+      const std::string& api = text_of(c, "api");
+      const Api kind = api == "chat" ? Api::kChat : api == "responses" ? Api::kResponses : Api::kMessages;
+      const auto request = convert_request(kind, text_of(c, "request"), CodecOptions());
+      ASSERT_TRUE(request) << text_of(c, "id");
+      const TokenizerRef tokenizer = vector_tokenizer(request->version == ModelVersion::kV41);
+      size_t most = kLongestMarker;
+      for (const std::string& stop : request->parsing.stop_sequences) most = std::max(most, stop.size());
+      OutputProcessor output(*request, tokenizer, ResponseInfo{});
+      std::vector<StreamEvent> events;
+      std::string all;
+      std::vector<TokenId> unfinished;  // ids that end inside a character
+      for (const Json& input : c.find("inputs")->as_array()) {
+        const Json::Array& parts = input.as_array();
+        if (parts[0].as_string() != "tokens") continue;
+        for (const TokenId id : ids_of(parts[1])) {
+          if (output.done() || !output.tokens(std::span(&id, 1), {}, events)) break;
+          ++tokens;
+          all += tokenizer->token_bytes(id);
+          unfinished.push_back(id);
+          const std::string text = tokenizer->decode(unfinished);
+          if (tokenizer->is_added(id) || (!text.empty() && !text.ends_with("\xEF\xBF\xBD"))) unfinished.clear();
+          size_t bound = most;
+          for (const TokenId part : unfinished) bound += tokenizer->token_bytes(part).size();
+          const size_t held = output.held_bytes();
+          ASSERT_LE(held, all.size()) << text_of(c, "id");
+          const auto line_feeds =
+              static_cast<size_t>(std::count(all.end() - static_cast<ptrdiff_t>(held), all.end(), '\n'));
+          ASSERT_LE(held, bound + line_feeds) << text_of(c, "id") << " after " << all;
+        }
+      }
+      ++streams;
+    }
+  }
+  EXPECT_EQ(streams, 460U);
+  EXPECT_GT(tokens, 10000U);
 }
 
 TEST(Output, WithoutDeltasOnlyTheBodyIsMade) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "codec/api/chat_request.h"
+#include "codec/api/read_effort.h"
 
 namespace di::codec::api::chat {
 
@@ -209,21 +210,6 @@ Read read_thinking(const Json& v, const ReadRules& rules, ThinkingSettings& out)
   return read_struct(v, "struct ChatCompletionThinking",
                      required("type", [&](const Json& t) { return read_enum(t, kThinkingTypes, out.type.emplace()); }),
                      optional("budget_tokens", into(budget, rules)));
-}
-
-Read read_effort(const Json& v, bool extended, ThinkingSettings& out) {
-  if (extended && v.is_number()) {
-    std::optional<int64_t> number = v.to_i64();
-    if (const double d = *v.to_double(); !number && d == std::floor(d) && std::abs(d) < 1e15)
-      number = static_cast<int64_t>(d);
-    if (!number || *number < 1 || *number > 100) {
-      return read_error("invalid_value",
-                        fmt::format("invalid value: {}, expected an effort in [1, 100]", describe_json(v)));
-    }
-    out.effort_number = static_cast<int>(*number);
-    return {};
-  }
-  return read_enum(v, kEfforts, out.effort.emplace());
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Messages request: JSON -> request structure (recipe.md §3.0, §3.3).
 #include "codec/api/messages_request.h"
+#include "codec/api/read_effort.h"
 
 namespace di::codec::api::messages {
 
@@ -208,9 +209,8 @@ Read read_thinking(const Json& v, const ReadRules& rules, ThinkingSettings& out)
 }
 
 Read read_output_config(const Json& v, bool extended, Request& out) {
-  DI_TRY(read_struct(v, "struct MessagesOutputConfig", optional("effort", [&](const Json& e) {
-                       return read_enum(e, kEfforts, out.thinking.effort.emplace());
-                     })));
+  DI_TRY(read_struct(v, "struct MessagesOutputConfig",
+                     optional("effort", [&](const Json& e) { return read_effort(e, extended, out.thinking); })));
   const Json* format = extended ? v.find_value("format") : nullptr;
   if (format == nullptr) return {};
   return at_field("format", [&]() -> Read {

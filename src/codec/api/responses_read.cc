@@ -1,4 +1,5 @@
 // Responses request: JSON -> request structure, and the settings its response repeats (recipe.md §3.0, §3.2, §6.3).
+#include "codec/api/read_effort.h"
 #include "codec/api/responses_request.h"
 
 namespace di::codec::api::responses {
@@ -251,10 +252,12 @@ auto index_into(std::optional<size_t>& out, std::span<const std::string_view> va
 }  // namespace
 
 Read read_request(const Json& body, const CodecOptions& options, Request& out) {
-  const ReadRules rules{options.policy == ApiPolicy::kExtended};
+  const bool extended = options.policy == ApiPolicy::kExtended;
+  const ReadRules rules{extended};
   SamplingRequest& sampling = out.sampling;
   const auto reasoning = [&](const Json& v) {
-    return read_struct(v, "struct ResponsesReasoningConfig", optional("effort", index_into(out.effort, kEfforts)),
+    return read_struct(v, "struct ResponsesReasoningConfig",
+                       optional("effort", [&](const Json& e) { return read_effort(e, extended, out.thinking); }),
                        optional("summary", index_into(out.summary, kSummaries)),
                        optional("generate_summary", index_into(out.generate_summary, kSummaries)));
   };
@@ -282,7 +285,6 @@ Read read_request(const Json& body, const CodecOptions& options, Request& out) {
       optional("tools", list_into(out.tools, [](const Json& t, Tool& tool) { return read_tool(t, false, tool); })),
       optional("top_logprobs", into(sampling.top_logprobs, rules)), optional("top_p", into(sampling.top_p)),
       optional("user", into(out.user))));
-  if (out.effort) out.thinking.effort = static_cast<Effort>(*out.effort);
   sampling.logprobs = sampling.top_logprobs.has_value();
   return {};
 }
@@ -399,7 +401,7 @@ Json choice_echo(const Choice& choice) {
 void fill_echo(const Request& request, ResponsesEcho& echo) {
   if (request.instructions) echo.instructions = *request.instructions;
   echo.max_output_tokens = request.sampling.max_tokens;
-  if (request.effort) echo.effort = kEfforts[*request.effort];
+  if (request.thinking.effort) echo.effort = kEfforts[static_cast<size_t>(*request.thinking.effort)];
   const auto summary = request.summary ? request.summary : request.generate_summary;
   if (summary) echo.summary = kSummaries[*summary];
   echo.temperature = request.sampling.temperature;

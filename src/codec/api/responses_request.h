@@ -89,7 +89,6 @@ struct Request {
   std::optional<std::string_view> instructions;
   SamplingRequest sampling;
   std::optional<bool> stream;
-  std::optional<size_t> effort;
   std::optional<size_t> summary;
   std::optional<size_t> generate_summary;
   FormatRequest format;

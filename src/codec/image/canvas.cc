@@ -85,4 +85,16 @@ Result<Pixels> service_canvas(Pixels image, ImageDetail detail) {
   return Pixels{raster.width, raster.height, std::move(raster.data)};
 }
 
+Sha256 image_digest(const Pixels& canvas) {
+  constexpr std::string_view kProcessor = "v41-service/1";
+  std::string text("deepinfer/image/1\0", 18);
+  text.push_back(static_cast<char>(kProcessor.size()));
+  text += kProcessor;
+  for (const uint32_t side : {canvas.width, canvas.height}) {
+    for (int shift = 0; shift < 32; shift += 8) text.push_back(static_cast<char>(side >> shift));
+  }
+  text.append(reinterpret_cast<const char*>(canvas.rgb.data()), canvas.rgb.size());
+  return sha256(text);
+}
+
 }  // namespace di::codec

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/sha256.h"
 #include "codec/conversation.h"
 #include "codec/image/decode.h"
 #include "codec/image/layout.h"
@@ -29,5 +30,7 @@ Result<Pixels> fit_canvas(Pixels image, ImageDetail detail);
 Result<std::string> encode_webp(const Pixels& image);
 // Whole way, from decoded pixels.
 Result<Pixels> service_canvas(Pixels image, ImageDetail detail);
+// Stands for the image in the identity of cached KV (vision.md §9.1).
+Sha256 image_digest(const Pixels& canvas);
 
 }  // namespace di::codec

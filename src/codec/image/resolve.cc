@@ -93,12 +93,29 @@ ApiResult<void> read_bytes(Source& from, const ImageLimits& limits, const ImageF
   return {};
 }
 
-Result<ResolvedImage> decode(const Source& from, const ImageBounds& bounds, bool canvas) {
+Result<ResolvedImage> decode(const Source& from, const ImageBounds& bounds, const ResolveOptions& options) {
+  const ImageDetail detail = from.source->detail;
   ResolvedImage image;
+  ImageCache* cache = options.canvases ? nullptr : options.cache;
+  const Sha256 source = cache != nullptr ? sha256(from.bytes) : Sha256{};
+  if (cache != nullptr) {
+    if (const std::optional<ImageFacts> known = cache->find(options.cache_scope, source, detail)) {
+      DI_TRY(image::check_size(known->size.width, known->size.height, bounds));
+      image.size = known->size;
+      image.layout = known->layout;
+      image.digest = known->digest;
+      return image;
+    }
+  }
   Pixels pixels = DI_TRY(decode_image(from.bytes, bounds));
   image.size = {pixels.width, pixels.height};
-  image.layout = DI_TRY(layout_for_detail(image.size, from.source->detail));
-  if (canvas) image.canvas = DI_TRY(service_canvas(std::move(pixels), from.source->detail));
+  image.layout = DI_TRY(layout_for_detail(image.size, detail));
+  if (!options.canvases && !options.digests) return image;
+  image.canvas = DI_TRY(service_canvas(std::move(pixels), detail));
+  if (options.digests) image.digest = image_digest(image.canvas);
+  if (!options.canvases) image.canvas = Pixels();
+  if (cache != nullptr && options.digests)
+    cache->put(options.cache_scope, source, detail, {image.size, image.layout, image.digest});
   return image;
 }
 
@@ -139,8 +156,11 @@ Result<std::string> read_data_url(std::string_view url) {
   return out;
 }
 
-ApiResult<std::vector<ResolvedImage>> resolve_images(std::span<const ImageSource> sources, const ImageLimits& limits,
-                                                     bool canvases, const ImageFetcher& fetch, ImageQuota& quota) {
+namespace {
+
+ApiResult<std::vector<ResolvedImage>> resolve(std::span<const ImageSource> sources, const ImageLimits& limits,
+                                              const ResolveOptions& options, const ImageFetcher& fetch,
+                                              ImageQuota& quota) {
   ApiResult<std::vector<Source>> checked = check_sources(sources, limits, quota);
   if (!checked) return std::unexpected(std::move(checked).error());
   size_t total = quota.bytes;
@@ -156,7 +176,7 @@ ApiResult<std::vector<ResolvedImage>> resolve_images(std::span<const ImageSource
   const ImageBounds bounds{many ? limits.max_side_of_many : limits.max_side, limits.max_pixels};
   std::vector<ResolvedImage> out;
   for (Source& source : *checked) {
-    Result<ResolvedImage> image = decode(source, bounds, canvases);
+    Result<ResolvedImage> image = decode(source, bounds, options);
     if (!image && image.error().code == Errc::kInternal) {
       return std::unexpected(ApiError{ApiError::Stage::kConvert, 500, image.error().message, "internal_error", ""});
     }
@@ -167,6 +187,21 @@ ApiResult<std::vector<ResolvedImage>> resolve_images(std::span<const ImageSource
   quota.images += sources.size();
   quota.bytes = total;
   return out;
+}
+
+}  // namespace
+
+ApiResult<std::vector<ResolvedImage>> resolve_images(std::span<const ImageSource> sources, const ImageLimits& limits,
+                                                     const ResolveOptions& options, const ImageFetcher& fetch,
+                                                     ImageQuota& quota) {
+  ApiResult<std::vector<ResolvedImage>> images = resolve(sources, limits, options, fetch, quota);
+  if (!images) {
+    // Of `messages[0].image[2]` the part that the request has.
+    std::string& param = images.error().param;
+    param = api::error_param(images.error().message);
+    param = param.substr(0, std::min(param.size(), param.rfind(".image[")));
+  }
+  return images;
 }
 
 Result<ExpandedPrompt> expand_images(std::span<const TokenId> ids, TokenId placeholder,

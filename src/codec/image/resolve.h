@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "base/sha256.h"
 #include "codec/codec.h"
+#include "codec/image/cache.h"
 #include "codec/image/canvas.h"
 #include "codec/image/decode.h"
 #include "codec/image/layout.h"
@@ -35,7 +37,17 @@ using ImageFetcher = std::function<Result<std::string>(const std::string& url, s
 struct ResolvedImage {
   ImageSize size;      // of the source
   ImageLayout layout;  // of its canvas
+  Sha256 digest{};     // of its canvas, if asked for
   Pixels canvas;       // empty unless asked for
+};
+
+// What is wanted beside sizes. Images are decoded in any case, to see that they can be.
+struct ResolveOptions {
+  bool canvases = false;
+  bool digests = false;
+  // Images known by their bytes are not decoded again, unless canvases are wanted. May be null.
+  ImageCache* cache = nullptr;
+  std::string cache_scope;
 };
 
 // What the earlier calls of one request took; pass the same one to each.
@@ -44,10 +56,10 @@ struct ImageQuota {
   size_t bytes = 0;
 };
 
-// In the order of the sources. `canvases`: make the pixels too; without, images are decoded only to see that they can
-// be. The error names the source; a failed call leaves the quota as it was.
+// In the order of the sources. The error names the source; a failed call leaves the quota as it was.
 ApiResult<std::vector<ResolvedImage>> resolve_images(std::span<const ImageSource> sources, const ImageLimits& limits,
-                                                     bool canvases, const ImageFetcher& fetch, ImageQuota& quota);
+                                                     const ResolveOptions& options, const ImageFetcher& fetch,
+                                                     ImageQuota& quota);
 
 // Bytes of a data URL: base64 (forgiving) or percent-encoded. Error: it is none, or its body cannot be decoded.
 Result<std::string> read_data_url(std::string_view url);
