@@ -34,6 +34,10 @@ struct SamplingParams {
   int32_t top_k = -1;        // -1: off, else >= 1
   double min_p = 0.0;        // [0, 1]
   uint64_t seed = 0;
+  // The seed is the request's own: its tokens are those of a run without speculation, whatever runs beside it. Off for
+  // seeds nobody knows: their drafts go through exact rejection sampling, which keeps the distribution and accepts more
+  // (docs/speculation.md).
+  bool seed_given = false;
   double repetition_penalty = 1.0;  // > 0
   double frequency_penalty = 0.0;   // [-2, 2]
   double presence_penalty = 0.0;    // [-2, 2]

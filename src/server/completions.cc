@@ -149,6 +149,7 @@ std::expected<engine::SamplingParams, ApiFailure> read_sampling(const Json& body
   p.bad_words = extras.bad_words;
   const auto seed = DI_TRY(int_field(body, "seed", 0, INT64_MAX));
   p.seed = seed ? static_cast<uint64_t>(*seed) : random_u64();
+  p.seed_given = seed.has_value();
   DI_TRY(read_bias(body, vocab, p));
   return p;
 }

@@ -367,6 +367,7 @@ engine::SamplingParams sampling_params(const codec::SamplingOptions& options, co
   p.top_k = options.top_k <= 0 ? -1 : options.top_k;
   p.min_p = static_cast<double>(options.min_p);
   p.seed = options.seed ? *options.seed : random_u64();
+  p.seed_given = options.seed.has_value();
   p.repetition_penalty = extras.repetition_penalty;
   p.frequency_penalty = static_cast<double>(options.frequency_penalty);
   p.presence_penalty = static_cast<double>(options.presence_penalty);

@@ -2,127 +2,25 @@
 // greedy output is equal, sampled output equally distributed; every test has verified drafts.
 #include <gtest/gtest.h>
 
-#include <array>
-#include <functional>
-#include <map>
-#include <random>
+#include <cmath>
 
-#include "engine/collector.h"
-#include "engine/engine.h"
-#include "engine/scripted.h"
-#include "engine/toy_runner.h"
+#include "engine/sampler.h"
+#include "engine/speculation_cases.h"
 #include "support/sanitizers.h"
 
 namespace di::engine {
 namespace {
 
-using Choice = OutputCollector::Choice;
-
-enum class Mode { kOff, kFixed, kVariable };
-
-struct Case {  // of speculation
-  Mode mode = Mode::kOff;
-  bool async = true;
-  int32_t length = 0;
-  ToyOptions toy = {};
-  EngineOptions engine = {};
-};
-
-CostCurve curve() {
-  return CostCurve::create({{1, 1.0}, {6, 1.2}, {12, 1.5}, {24, 2.5}, {48, 5.0}}).value();
-}
-
-std::unique_ptr<Engine> make_engine(const Case& setup, const Clock& clock) {
-  EngineOptions options = setup.engine;
-  options.max_num_seqs = std::min(options.max_num_seqs, setup.toy.n_slots - 1);
-  options.async_scheduling = setup.async;
-  options.speculation.mode = setup.mode == Mode::kOff     ? SpeculationMode::kOff
-                             : setup.mode == Mode::kFixed ? SpeculationMode::kFixed
-                                                          : SpeculationMode::kVariable;
-  options.speculation.length = setup.length;
-  options.speculation.curve = curve();
-  return Engine::create(std::make_unique<ToyRunner>(setup.toy), options, clock).value();
-}
-
-GenerateRequest request(std::vector<int32_t> prompt, int64_t max_tokens, double temperature = 0) {
-  GenerateRequest r;
-  r.prompt = std::move(prompt);
-  r.max_tokens = max_tokens;
-  r.sampling.temperature = temperature;
-  return r;
-}
-
-struct Ran {
-  std::vector<Choice> choices;
-  EngineStats stats;
-};
-
-// All requests at once; the choices of each, one after the other.
-Ran run(const Case& setup, const std::vector<GenerateRequest>& requests) {
-  const SystemClock clock;
-  const auto engine = make_engine(setup, clock);
-  std::vector<std::unique_ptr<OutputCollector>> collectors;
-  for (const GenerateRequest& r : requests) {
-    collectors.push_back(std::make_unique<OutputCollector>(r.n));
-    EXPECT_TRUE(engine->submit(r, collectors.back()->sink()));
-  }
-  Ran out;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    for (int32_t c = 0; c < requests[i].n; ++c) out.choices.push_back(collectors[i]->wait(c));
-  }
-  out.stats = engine->stats();
-  return out;
-}
-
-const std::vector<Case> kSpeculative = {{.mode = Mode::kFixed, .async = false},
-                                        {.mode = Mode::kFixed, .async = true},
-                                        {.mode = Mode::kVariable, .async = false},
-                                        {.mode = Mode::kVariable, .async = true},
-                                        {.mode = Mode::kFixed, .async = true, .length = 2}};
-
-// Runs the requests without and with every kind of speculation and compares tokens, ends and log-probabilities.
-void expect_equal(const std::vector<GenerateRequest>& requests, const std::function<void(Case&)>& change = {}) {
-  Case plain;
-  if (change) change(plain);
-  const Ran expected = run(plain, requests);
-  EXPECT_EQ(expected.stats.speculation.verified, 0U);
-  for (Case setup : kSpeculative) {
-    if (change) change(setup);
-    const Ran found = run(setup, requests);
-    ASSERT_EQ(found.choices.size(), expected.choices.size());
-    for (size_t i = 0; i < expected.choices.size(); ++i) {
-      const Choice& a = expected.choices[i];
-      const Choice& b = found.choices[i];
-      EXPECT_EQ(b.tokens, a.tokens) << "choice " << i << " async " << setup.async << " mode "
-                                    << static_cast<int>(setup.mode);
-      EXPECT_EQ(to_string(b.last.finish), to_string(a.last.finish)) << b.last.error.message;
-      ASSERT_EQ(b.detail.size(), a.detail.size());
-      for (size_t t = 0; t < a.detail.size(); ++t) {
-        EXPECT_FLOAT_EQ(b.detail[t].logprob, a.detail[t].logprob);
-        ASSERT_EQ(b.detail[t].top.size(), a.detail[t].top.size());
-        for (size_t k = 0; k < a.detail[t].top.size(); ++k) {
-          EXPECT_EQ(b.detail[t].top[k].token, a.detail[t].top[k].token);
-        }
-      }
-    }
-    EXPECT_GT(found.stats.speculation.verified, 0U) << "mode " << static_cast<int>(setup.mode);
-    EXPECT_GT(found.stats.speculation.accepted, 0U);
-    EXPECT_EQ(to_string(found.stats.speculation.state), "active");
-  }
-}
-
-std::vector<int32_t> prompt(int32_t seed, int32_t length) {
-  std::mt19937 random(static_cast<uint32_t>(seed));
-  std::vector<int32_t> out;
-  for (int32_t i = 0; i < length; ++i) out.push_back(1 + static_cast<int32_t>(random() % 11));
-  return out;
-}
-
-std::vector<GenerateRequest> mixed(int32_t n, int64_t max_tokens) {
-  std::vector<GenerateRequest> out;
-  for (int32_t i = 0; i < n; ++i) out.push_back(request(prompt(i, 1 + i % 9), max_tokens + 3 * i));
-  return out;
-}
+using test::Case;
+using test::Choice;
+using test::expect_equal;
+using test::kSpeculative;
+using test::make_engine;
+using test::mixed;
+using test::prompt;
+using test::Ran;
+using test::request;
+using test::run;
 
 TEST(Speculation, GreedyOutputIsThatWithoutIt) {
   expect_equal({request({3, 4, 5}, 80)});
@@ -224,7 +122,8 @@ TEST(Speculation, SeedsRepeat) {
     requests[i].sampling.temperature = 0.9;
     requests[i].sampling.seed = 77 + i;
   }
-  for (const Case& setup : {kSpeculative[0], kSpeculative[1]}) {  // fixed length: the draws are the same
+  // A fixed length repeats the draws of rejection sampling; for seeds of the request's own see seeded_test.cc.
+  for (const Case& setup : {kSpeculative[0], kSpeculative[1]}) {
     const Ran a = run(setup, requests);
     const Ran b = run(setup, requests);
     for (size_t i = 0; i < a.choices.size(); ++i) EXPECT_EQ(a.choices[i].tokens, b.choices[i].tokens);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/runner.h"
@@ -15,8 +16,9 @@ namespace di::engine {
 struct ToyOptions {
   int32_t vocab = 12;
   int32_t eos = 0;
-  float eos_logit = -4;  // added to the end token's logit
-  float bend = 0.6F;     // how far the draft is from the target
+  float eos_logit = -4;                                  // added to the end token's logit
+  std::vector<std::pair<int32_t, float>> favoured = {};  // token, added to its logit
+  float bend = 0.6F;                                     // how far the draft is from the target
   int32_t drafts = 5;
   int32_t block_tokens = 4;
   int32_t n_blocks = 200;
@@ -30,6 +32,7 @@ inline std::vector<float> toy_target(const ToyOptions& o, int32_t before, int32_
     row.push_back(2.0F * std::sin(1.3F * static_cast<float>((i + 1) * (last + 2)) + 0.4F * static_cast<float>(before)));
   }
   row[static_cast<size_t>(o.eos)] += o.eos_logit;
+  for (const auto& [token, logit] : o.favoured) row[static_cast<size_t>(token)] += logit;
   return row;
 }
 inline std::vector<float> toy_draft(const ToyOptions& o, int32_t before, int32_t last) {

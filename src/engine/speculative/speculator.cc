@@ -22,6 +22,10 @@ bool has_processors(const SequenceSpec& spec, int64_t output_tokens) {
 
 }  // namespace
 
+bool chooses_alone(const SamplingParams& params) {
+  return params.temperature < kGreedyTemperature || params.seed_given;
+}
+
 std::string_view to_string(SpeculationState state) {
   switch (state) {
     case SpeculationState::kActive:
@@ -78,20 +82,21 @@ VerifiedRows Speculator::verify(int32_t slot, const SequenceSpec& spec, std::spa
   VerifiedRows out;
   const LaneDrafts& lane = drafts(slot);
   const SamplingParams& params = spec.sampling;
-  const bool greedy = params.temperature < kGreedyTemperature;
+  const bool alone = chooses_alone(params);
   const auto vocab = static_cast<size_t>(runner_.info().vocab_size);
   const size_t before = tokens.size() - static_cast<size_t>(rows - 1);  // with the last token that was handed out
   for (int32_t r = 0; r < rows; ++r) {
     const auto at = static_cast<size_t>(r);
     const std::span<const float> row =
         processed({logits.data + r * logits.stride, vocab}, spec, tokens.first(before + at), masks, at);
-    const int64_t position = row_position(static_cast<int64_t>(before), r);
+    const auto index = static_cast<int64_t>(before) + r;  // of the token in the text
+    const int64_t position = alone ? index : row_position(static_cast<int64_t>(before), r);
     std::optional<OutputToken> token;
     RowVerdict verdict;
     const bool last = r == rows - 1;
-    if (greedy || last) {
+    if (alone || last) {
       token = sampler_.sample(row, params, position);
-      if (token && !last) verdict = Verifier::verify_greedy(token->token, lane.tokens[at]);
+      if (token && !last) verdict = Verifier::verify_choice(token->token, lane.tokens[at]);
     } else if (sampler_.transform(row, transforms_of(params))) {
       verdict = verifier_.verify(sampler_, lane.q[at], lane.tokens[at], params.seed, position);
       token = OutputToken{verdict.token, 0, {}};
@@ -113,7 +118,7 @@ VerifiedRows Speculator::verify(int32_t slot, const SequenceSpec& spec, std::spa
   return out;
 }
 
-// Draft i is drawn at the position it will have, from the draft's stream.
+// Draft i is drawn at the position it will have: from the draft's stream, or with the uniform that the target will use.
 void Speculator::sample_draft(const DraftRequest& request, std::span<const float> logits, float confidence,
                               LaneDrafts& lane) {
   const SequenceSpec& spec = *request.spec;
@@ -134,10 +139,11 @@ void Speculator::sample_draft(const DraftRequest& request, std::span<const float
     lane.q.emplace_back();
   } else {
     if (!sampler_.transform(row, transforms_of(spec.sampling))) return;
-    lane.q.emplace_back().assign(sampler_);
-    const auto position = static_cast<int64_t>(length);
-    lane.tokens.push_back(
-        sampler_.draw(counter_uniform(spec.sampling.seed + kDraftSeedOffset, position, DrawKind::kSample)));
+    Distribution& q = lane.q.emplace_back();
+    const bool alone = chooses_alone(spec.sampling);
+    if (!alone) q.assign(sampler_);
+    const uint64_t seed = spec.sampling.seed + (alone ? 0 : kDraftSeedOffset);
+    lane.tokens.push_back(sampler_.draw(counter_uniform(seed, static_cast<int64_t>(length), DrawKind::kSample)));
   }
   lane.confidences.push_back(confidence);
 }

@@ -20,10 +20,18 @@ namespace di::engine {
 // The drafts of a lane for its next step; all vectors equally long. Empty: none.
 struct LaneDrafts {
   std::vector<int32_t> tokens;
-  std::vector<Distribution> q;     // empty for greedy rows, which need none
+  std::vector<Distribution> q;     // empty where the target chooses by itself (chooses_alone())
   std::vector<float> confidences;  // that a draft is accepted when those before it are
   int32_t size() const { return static_cast<int32_t>(tokens.size()); }
 };
+
+// Whether rows take the target's own choice and accept a draft that equals it. Greedy requests do, and those with a
+// seed of their own: the token of each position is the draw of its own uniform from the target's distribution, as
+// without speculation. Rejection sampling has that distribution too, but which of its three draws makes a position's
+// token depends on how many drafts were verified, and so on measured times (engine.md §5.4 gets equal tokens from a
+// fixed length only). Drafts are drawn with the uniform their position will use, so that they meet the target's choice
+// about as often as the two distributions overlap.
+bool chooses_alone(const SamplingParams& params);
 
 struct VerifiedRows {
   std::vector<OutputToken> tokens;  // accepted drafts, then one sampled token

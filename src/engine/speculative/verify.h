@@ -40,8 +40,8 @@ class Verifier {
   // min(1, p/q) > u(kAccept), else draws from the residual with u(kResidual).
   RowVerdict verify(const Sampler& target, const Distribution& q, int32_t draft, uint64_t seed, int64_t position);
 
-  // Greedy rows: the draft is accepted when it is the target's choice.
-  static RowVerdict verify_greedy(int32_t target_choice, int32_t draft) {
+  // Rows that choose without a look at the draft: it is accepted when it is the target's choice.
+  static RowVerdict verify_choice(int32_t target_choice, int32_t draft) {
     return {draft == target_choice, target_choice, draft == target_choice ? 1.0F : 0.0F};
   }
 
