@@ -62,7 +62,8 @@ Result<std::unique_ptr<engine::ModelRunner>> DraftModel::runner(int32_t sequence
 
 Result<engine::CostCurve> DraftModel::measure_curve(int32_t max_num_seqs) {
   const auto probe = DI_TRY(runner(max_num_seqs, true, {}));
-  return engine::measure_decode_curve(*probe, max_num_seqs, drafts_, max_num_seqs * (1 + drafts_), clock_);
+  const auto sizes = engine::decode_curve_sizes(max_num_seqs, drafts_, max_num_seqs * (1 + drafts_));
+  return engine::measure_decode_curve(*probe, sizes, drafts_, clock_);
 }
 
 Result<std::vector<DraftPrompt>> DraftModel::read_prompts(const std::string& path, int32_t limit) const {

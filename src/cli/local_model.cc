@@ -8,6 +8,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -16,6 +17,7 @@
 #include "codec/tokenizer/spelling.h"
 #include "engine/engine.h"
 #include "engine/model_runner.h"
+#include "engine/speculative/curve_cache.h"
 #include "server/constraint.h"
 
 namespace di::cli {
@@ -160,6 +162,57 @@ engine::EngineOptions engine_options(const ModelOptions& options, const engine::
   out.peak_flops = options.peak_tflops * 1e12;
   out.async_scheduling = options.async_scheduling;
   return out;
+}
+
+// Where curves are kept: the folder named, else the user's own; empty: nowhere.
+fs::path curve_folder(const std::string& named) {
+  if (!named.empty()) return named == "none" ? fs::path() : fs::path(named);
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0')
+    return fs::path(cache) / "deepinfer";
+  const char* home = std::getenv("HOME");
+  return home == nullptr || *home == '\0' ? fs::path() : fs::path(home) / ".cache/deepinfer";
+}
+
+// What steps cost on this machine (speculative.md §4.4): as a start within the last hour measured it, or measured now.
+// place: the weights and where they are computed.
+Result<engine::CostCurve> step_costs(const ModelOptions& options, engine::Runner& runner,
+                                     const engine::EngineOptions& settings, const std::string& place,
+                                     const Clock& clock) {
+  const int32_t drafts = engine::agreed_drafts(settings.speculation, runner.info());
+  if (drafts == 0 || settings.speculation.mode != engine::SpeculationMode::kVariable) return engine::CostCurve();
+  const std::vector<int32_t> sizes =
+      engine::decode_curve_sizes(settings.max_num_seqs, drafts, settings.max_num_batched_tokens);
+  const fs::path folder = curve_folder(options.spec_curve_cache);
+  const engine::CurveCache cache(folder);
+  const std::string key = engine::curve_key(place, sizes);
+  if (!folder.empty()) {
+    if (auto known = cache.read(key, sizes, clock.unix_seconds())) {
+      DI_LOG(kInfo, "decode steps of n rows take (n:ms) {} (measured by an earlier start, {})", known->to_string(),
+             folder.string());
+      return std::move(*known);
+    }
+  }
+  const int64_t begun = clock.now_ns();
+  engine::CostCurve curve = DI_TRY(engine::measure_decode_curve(runner, sizes, drafts, clock));
+  DI_LOG(kInfo, "decode steps of n rows take (n:ms) {} (measured in {:.2f} s)", curve.to_string(),
+         static_cast<double>(clock.now_ns() - begun) * 1e-9);
+  if (folder.empty()) return curve;
+  if (const Result<void> kept = cache.write(key, curve, clock.unix_seconds()); !kept) {
+    DI_LOG(kWarn, "the cost of steps is not kept for the next start: {}", kept.error().message);
+  }
+  return curve;
+}
+
+// The machine, as far as it matters to the time of a step.
+std::string machine() {
+  std::string name(256, '\0');
+  gethostname(name.data(), name.size() - 1);
+  name.resize(std::strlen(name.c_str()));
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("model name")) return name + " " + line;
+  }
+  return name;
 }
 
 std::string describe_reuse(const engine::EngineInfo& info, const engine::ReuseOptions& reuse) {
@@ -346,10 +399,15 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(const ModelOpti
   const Result<engine::ReuseOptions> reuse = reuse_options(options, config);
   if (!reuse) return std::unexpected(LoadError{kUsage, reuse.error().message});
   settings.reuse = *reuse;
-  if (auto error = start_engine(*out, std::move(*runner), settings, clock)) return std::unexpected(*error);
-
   out->system_fingerprint = fingerprint(
       options.folder, fmt::format("{} {} {} {}", ops.name, options.numerics, kv_dtype, fmt::join(options.ablate, " ")));
+  auto curve =
+      step_costs(options, **runner, settings,
+                 fmt::format("{} {} {} {}", out->system_fingerprint, DI_VERSION, out->backend.place, machine()), clock);
+  if (!curve) return std::unexpected(load_error(curve.error()));
+  settings.speculation.curve = std::move(*curve);
+  if (auto error = start_engine(*out, std::move(*runner), settings, clock)) return std::unexpected(*error);
+
   out->summary = fmt::format(
       "model {} ({}, {} weights) as {}; {} on {}, {} activations, {} KV; {} KV in {} blocks of {} tokens and "
       "{} slots; {}; "

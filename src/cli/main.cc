@@ -208,6 +208,11 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
                  "Temperatures of the draft module's confidences, one or one per draft (the model folder's)")
       ->delimiter(',')
       ->type_name("T[,T...]");
+  app.add_option(
+         "--spec-curve-cache", o.spec_curve_cache,
+         "Folder of measured step costs, used for an hour (deepinfer in the user's cache folder); none: measure "
+         "at every start")
+      ->type_name("DIR|none");
   app.add_option("--ablate", o.ablate,
                  "Switch a part of the model off, to see what it is worth: engram; selection (the newest entries "
                  "instead); candidates (score every entry); candidate-scores (the newest blocks instead)")
@@ -261,6 +266,7 @@ void add_api_options(CLI::App& app, ServeOptions& o) {
   app.add_flag("--allow-priority", s.allow_priority, "Let every client set a priority");
   app.add_flag("--nonstream-keep-alive", s.nonstream_keep_alive,
                "Send blank lines before an answer in one piece (the status is 200 from the start)");
+  app.add_flag("--usage-details", s.usage_details, "The usage of an answer tells how many drafts it took");
   app.add_option("--stream-interval", s.stream_interval, "Tokens that are sent together in a stream")
       ->check(CLI::PositiveNumber);
   app.add_option("--responses-store", s.responses_store, "Responses kept for previous_response_id; 0: none")

@@ -53,6 +53,7 @@ struct ModelOptions {
   std::string spec = "dspark";           // "off", "dspark" (variable verify length), or a number of drafts
   int32_t spec_max_len = 0;              // most drafts of a sequence per step; 0: all the model makes
   std::vector<double> spec_temperature;  // of the confidences; empty: the model folder's
+  std::string spec_curve_cache;          // folder of step costs; empty: the user's cache folder; "none": none
   std::vector<std::string> ablate;       // kAblations
   std::string engine = "real";           // see cli/test_engine.h
   int32_t test_blocks = 0;               // KV blocks of a mock or scripted engine; 0: enough

@@ -162,10 +162,17 @@ struct PromptUsage {
   uint32_t cache_hit_tokens = 0;
 };
 
+// Drafts of speculative decoding that the answer took (server.md §4.2, --usage-details).
+struct SpeculationUsage {
+  uint64_t verified_tokens = 0;  // drafts that were looked at
+  uint64_t accepted_tokens = 0;  // of these, kept
+};
+
 struct Usage {
   PromptUsage prompt;
   uint32_t completion_tokens = 0;
   std::optional<uint32_t> reasoning_tokens;
+  std::optional<SpeculationUsage> speculation;  // absent: not reported
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kContentFilter };
@@ -204,6 +211,8 @@ class OutputProcessor {
   void ready(const PromptUsage& usage, std::optional<std::string> system_fingerprint, std::vector<StreamEvent>& out);
   // Corrects the usage that the final event and body() report (a server learns late how much the prefix cache gave).
   void correct_usage(const PromptUsage& usage);
+  // From here on the usage reports these.
+  void set_speculation(const SpeculationUsage& usage);
   // One step's ids, without the end-of-sequence id. `logprobs` is empty or has one entry per id.
   Result<void> tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs,
                       std::vector<StreamEvent>& out);

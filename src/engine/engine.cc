@@ -77,7 +77,8 @@ Result<std::unique_ptr<Engine>> Engine::create(std::unique_ptr<Runner> runner, c
   const int32_t drafts = agreed_drafts(speculation, runner->info());
   CostCurve curve = speculation.curve;
   if (drafts > 0 && speculation.mode == SpeculationMode::kVariable && curve.empty()) {
-    curve = DI_TRY(measure_decode_curve(*runner, options.max_num_seqs, drafts, options.max_num_batched_tokens, clock));
+    const std::vector<int32_t> sizes = decode_curve_sizes(options.max_num_seqs, drafts, options.max_num_batched_tokens);
+    curve = DI_TRY(measure_decode_curve(*runner, sizes, drafts, clock));
     DI_LOG(kInfo, "decode steps of n rows take (n:ms) {}", curve.to_string());
   }
   info.max_drafts = drafts;

@@ -226,6 +226,7 @@ void AnswerJob::take(Delivery& delivery) {
     }
   }
   if (choice.finished) return;
+  choice.drafts = {static_cast<uint64_t>(output.drafts_verified), static_cast<uint64_t>(output.drafts_accepted)};
   if (choice.tokens == 0 && output.choice == 0 && !output.tokens.empty()) {
     cached_tokens_ += output.cached_tokens;
     if (delivery.prompt == 0) miss_reason_ = to_string(output.cache.miss.reason);
@@ -345,6 +346,16 @@ void AnswerJob::fail(const ApiFailure& failure) {
     write_stream_error(failure);
   }
   exchange_->end_stream();
+}
+
+std::optional<codec::SpeculationUsage> AnswerJob::speculation_usage() const {
+  if (!app_.config().usage_details) return std::nullopt;
+  codec::SpeculationUsage sum;
+  for (const Choice& choice : choices_) {
+    sum.verified_tokens += choice.drafts.verified_tokens;
+    sum.accepted_tokens += choice.drafts.accepted_tokens;
+  }
+  return sum;
 }
 
 void AnswerJob::observe_tokens(std::size_t n) {

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "codec/codec.h"
 #include "engine/api.h"
 #include "server/app.h"
 #include "server/timeline.h"
@@ -60,6 +61,8 @@ class AnswerJob : public Job, public std::enable_shared_from_this<AnswerJob> {
   std::size_t open_choices() const { return open_choices_; }
   int64_t prompt_tokens() const { return prompt_tokens_; }
   int64_t cached_tokens() const { return cached_tokens_; }
+  // Of all choices so far; nothing without --usage-details.
+  std::optional<codec::SpeculationUsage> speculation_usage() const;
 
   App& app_;
   const Service& service_;
@@ -74,6 +77,7 @@ class AnswerJob : public Job, public std::enable_shared_from_this<AnswerJob> {
   struct Choice {
     bool finished = false;
     int64_t tokens = 0;
+    codec::SpeculationUsage drafts;
   };
 
   void deliver(std::size_t prompt, engine::Output output);

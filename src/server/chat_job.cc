@@ -72,6 +72,7 @@ Result<void> ChatJob::write_tokens(std::size_t index, const engine::Output& outp
   const std::vector<codec::TokenLogprob> logprobs =
       request_.sampling.logprobs ? logprobs_of(output) : std::vector<codec::TokenLogprob>{};
   processor.correct_usage({static_cast<uint32_t>(prompt_tokens()), static_cast<uint32_t>(cached_tokens())});
+  if (const auto drafts = speculation_usage()) processor.set_speculation(*drafts);
   std::vector<codec::StreamEvent> events;
   const Result<void> ok = processor.tokens(ids, logprobs, events);
   // A stop string ends the choice in here; its last events wait for write_end().
@@ -91,6 +92,7 @@ void ChatJob::write_end(std::size_t index, ChoiceEnd end, const engine::Output&)
   Choice& choice = choices_[index];
   choice.end = end;
   choice.processor.correct_usage({static_cast<uint32_t>(prompt_tokens()), static_cast<uint32_t>(cached_tokens())});
+  if (const auto drafts = speculation_usage()) choice.processor.set_speculation(*drafts);
   std::vector<codec::StreamEvent> events;
   if (end == ChoiceEnd::kLength || end == ChoiceEnd::kInsufficient) {
     choice.processor.finish(codec::FinishReason::kLength, events);
@@ -209,6 +211,7 @@ codec::Usage ChatJob::total_usage() const {
     total.completion_tokens += usage.completion_tokens;
     if (usage.reasoning_tokens) total.reasoning_tokens = total.reasoning_tokens.value_or(0) + *usage.reasoning_tokens;
   }
+  total.speculation = speculation_usage();
   return total;
 }
 

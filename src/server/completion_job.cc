@@ -227,6 +227,7 @@ std::string CompletionJob::usage() const {
   codec::Usage total;
   total.prompt = {static_cast<uint32_t>(prompt_tokens()), static_cast<uint32_t>(cached_tokens())};
   for (const Choice& choice : choices_) total.completion_tokens += choice.processor.usage().completion_tokens;
+  total.speculation = speculation_usage();
   return codec::chat_usage_json(total);
 }
 

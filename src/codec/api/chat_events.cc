@@ -226,12 +226,14 @@ std::string chat_usage_json(const Usage& usage) {
   w.begin_object().key("prompt_tokens").value(prompt).key("completion_tokens").value(usage.completion_tokens);
   w.key("total_tokens").value(prompt + usage.completion_tokens);
   w.key("prompt_tokens_details").begin_object().key("cached_tokens").value(hit).end_object();
-  if (usage.reasoning_tokens) {
-    w.key("completion_tokens_details")
-        .begin_object()
-        .key("reasoning_tokens")
-        .value(*usage.reasoning_tokens)
-        .end_object();
+  if (usage.reasoning_tokens || usage.speculation) {
+    w.key("completion_tokens_details").begin_object();
+    if (usage.reasoning_tokens) w.key("reasoning_tokens").value(*usage.reasoning_tokens);
+    if (usage.speculation) {
+      w.key("spec_verified_tokens").value(usage.speculation->verified_tokens);
+      w.key("spec_accepted_tokens").value(usage.speculation->accepted_tokens);
+    }
+    w.end_object();
   }
   w.key("prompt_cache_hit_tokens").value(hit);
   w.key("prompt_cache_miss_tokens").value(prompt > hit ? prompt - hit : 0U).end_object();

@@ -126,10 +126,14 @@ class MessagesWriter final : public EventWriter {
     const PromptUsage& prompt = state_.usage.prompt;
     const uint32_t fresh =
         prompt.prompt_tokens > prompt.cache_hit_tokens ? prompt.prompt_tokens - prompt.cache_hit_tokens : 0;
+    const std::optional<SpeculationUsage>& drafts = state_.usage.speculation;
     return fmt::format(
         "{{\"input_tokens\":{},\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":{},\"output_tokens\":{},"
-        "\"service_tier\":\"standard\"}}",
-        fresh, prompt.cache_hit_tokens, output_tokens);
+        "\"service_tier\":\"standard\"{}}}",
+        fresh, prompt.cache_hit_tokens, output_tokens,
+        drafts ? fmt::format(",\"spec_verified_tokens\":{},\"spec_accepted_tokens\":{}", drafts->verified_tokens,
+                             drafts->accepted_tokens)
+               : std::string());
   }
 
   // Makes a block of this kind the open one.

@@ -146,6 +146,10 @@ void OutputProcessor::correct_usage(const PromptUsage& usage) {
   impl_->state.usage.prompt = usage;
 }
 
+void OutputProcessor::set_speculation(const SpeculationUsage& usage) {
+  impl_->state.usage.speculation = usage;
+}
+
 Result<void> OutputProcessor::tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs,
                                      std::vector<StreamEvent>& out) {
   impl_->state.out = &out;

@@ -362,7 +362,12 @@ class ResponsesWriter final : public EventWriter {
     w.begin_object().key("input_tokens").value(usage.prompt.prompt_tokens);
     w.key("input_tokens_details").begin_object().key("cached_tokens").value(usage.prompt.cache_hit_tokens).end_object();
     w.key("output_tokens").value(usage.completion_tokens).key("output_tokens_details").begin_object();
-    w.key("reasoning_tokens").value(usage.reasoning_tokens.value_or(0)).end_object();
+    w.key("reasoning_tokens").value(usage.reasoning_tokens.value_or(0));
+    if (usage.speculation) {
+      w.key("spec_verified_tokens").value(usage.speculation->verified_tokens);
+      w.key("spec_accepted_tokens").value(usage.speculation->accepted_tokens);
+    }
+    w.end_object();
     w.key("total_tokens").value(usage.prompt.prompt_tokens + usage.completion_tokens).end_object();
   }
 

@@ -7,17 +7,6 @@
 namespace di::engine {
 namespace {
 
-// Sizes worth measuring where any size can run: every power of two and half-way between.
-std::vector<int32_t> curve_sizes(int32_t max) {
-  std::vector<int32_t> sizes;
-  for (int32_t s = 1; s < max; s *= 2) {
-    sizes.push_back(s);
-    if (s >= 4 && s + s / 2 < max) sizes.push_back(s + s / 2);
-  }
-  sizes.push_back(max);
-  return sizes;
-}
-
 constexpr double kSurvivalWeight = 0.02;  // of a new round in the running means
 constexpr double kPauseBelow = 0.97;      // gain at which drafting stops
 constexpr double kResumeAbove = 1.03;     // and begins again
@@ -30,7 +19,19 @@ int32_t agreed_drafts(const SpeculationOptions& options, const RunnerInfo& runne
   return options.length > 0 ? std::min(options.length, most) : most;
 }
 
-Result<CostCurve> measure_decode_curve(Runner& runner, int32_t max_num_seqs, int32_t drafts, int32_t max_rows,
+// Every power of two and half-way between.
+std::vector<int32_t> decode_curve_sizes(int32_t max_num_seqs, int32_t drafts, int32_t max_rows) {
+  const int32_t max = std::min(max_num_seqs * (1 + drafts), max_rows);
+  std::vector<int32_t> sizes;
+  for (int32_t s = 1; s < max; s *= 2) {
+    sizes.push_back(s);
+    if (s >= 4 && s + s / 2 < max) sizes.push_back(s + s / 2);
+  }
+  sizes.push_back(max);
+  return sizes;
+}
+
+Result<CostCurve> measure_decode_curve(Runner& runner, std::span<const int32_t> sizes, int32_t drafts,
                                        const Clock& clock) {
   const RunnerInfo& info = runner.info();
   // Sequences of 1 + drafts rows, short enough for one block each; they may share it.
@@ -53,8 +54,7 @@ Result<CostCurve> measure_decode_curve(Runner& runner, int32_t max_num_seqs, int
     DI_TRY(runner.forward(chunks, tags));
     return static_cast<double>(clock.now_ns() - begin) * 1e-6;
   };
-  const int32_t largest = std::min(max_num_seqs * (1 + drafts), max_rows);
-  return measure_curve(curve_sizes(largest), replay);
+  return measure_curve(sizes, replay);
 }
 
 DraftPlanner::DraftPlanner(const SpeculationOptions& options, int32_t drafts, CostCurve curve)

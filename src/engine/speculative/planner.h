@@ -43,10 +43,13 @@ struct SpeculationOptions {
 // Drafts per sequence that options and runner agree on; 0: no speculation.
 int32_t agreed_drafts(const SpeculationOptions& options, const RunnerInfo& runner);
 
-// Runs decode steps of every size on the runner and times them; called before its first real step. Writes garbage into
-// slots and blocks, which every sequence overwrites before it reads. The last size is max_num_seqs·(1 + drafts), or
-// max_rows if that is less.
-Result<CostCurve> measure_decode_curve(Runner& runner, int32_t max_num_seqs, int32_t drafts, int32_t max_rows,
+// Rows of the steps that are worth timing where any number can run; the last is max_num_seqs·(1 + drafts), or max_rows
+// if that is less.
+std::vector<int32_t> decode_curve_sizes(int32_t max_num_seqs, int32_t drafts, int32_t max_rows);
+
+// Runs decode steps of these sizes on the runner and times them; called before its first real step. Writes garbage into
+// slots and blocks, which every sequence overwrites before it reads.
+Result<CostCurve> measure_decode_curve(Runner& runner, std::span<const int32_t> sizes, int32_t drafts,
                                        const Clock& clock);
 
 // What the planner keeps of a running sequence.
