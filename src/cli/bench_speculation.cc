@@ -168,6 +168,23 @@ double mean_length(const std::array<uint64_t, engine::kMaxDrafts + 1>& lengths) 
   return n > 0 ? sum / n : 0;
 }
 
+// Both rules of speculative/speculator.h at temperature 1, every draft verified.
+Result<void> print_rules(DraftModel& model, const std::vector<DraftPrompt>& prompts, DraftModel::Run run) {
+  run.temperature = 1;
+  run.speculation = {};
+  run.speculation.mode = SpeculationMode::kFixed;
+  std::printf("temperature 1: part of the drafts looked at that is accepted, and accepted drafts per round\n");
+  for (const bool seeded : {false, true}) {
+    run.seeded = seeded;
+    const Played played = DI_TRY(model.play(prompts, run));
+    const engine::SpeculationStats& s = played.stats.speculation;
+    std::printf("  %-34s %6.1f %% %6.2f\n", seeded ? "seeds of the requests' own" : "rejection sampling",
+                100 * static_cast<double>(s.accepted) / static_cast<double>(std::max<uint64_t>(1, s.verified)),
+                mean_length(s.accepted_lengths));
+  }
+  return {};
+}
+
 }  // namespace
 
 int bench_speculation(const BenchSpeculationOptions& options) {
@@ -211,12 +228,17 @@ int bench_speculation(const BenchSpeculationOptions& options) {
       }
     }
     if (options.replay_only) continue;
-    std::printf("%d at once: tokens per second, per processor second; drafts verified and accepted per step\n", n);
+    std::printf(
+        "%d at once: tokens per second, per processor second; drafts verified and accepted per step, %% accepted\n", n);
     for (const Policy& p : all) {
       const Measured& m = sums[p.name];
-      std::printf("  %-9s %8.1f %8.1f %6.2f %6.2f  %s\n", p.name.c_str(), static_cast<double>(m.tokens) / m.seconds,
-                  static_cast<double>(m.tokens) / m.cpu_seconds, mean_length(m.stats.verified_lengths),
-                  mean_length(m.stats.accepted_lengths), std::string(to_string(m.stats.state)).c_str());
+      const double rate = m.stats.verified == 0
+                              ? 0
+                              : 100 * static_cast<double>(m.stats.accepted) / static_cast<double>(m.stats.verified);
+      std::printf("  %-9s %8.1f %8.1f %6.2f %6.2f %5.1f  %s\n", p.name.c_str(),
+                  static_cast<double>(m.tokens) / m.seconds, static_cast<double>(m.tokens) / m.cpu_seconds,
+                  mean_length(m.stats.verified_lengths), mean_length(m.stats.accepted_lengths), rate,
+                  std::string(to_string(m.stats.state)).c_str());
     }
     std::fflush(stdout);
   }
@@ -227,6 +249,9 @@ int bench_speculation(const BenchSpeculationOptions& options) {
   const double base = std::max(0.0, few.second - slope * few.first);
   std::printf("drafting takes %.2f ms + %.3f ms per sequence\n", base, slope);
   print_replay(Replay(recorded, *curve, base, slope, (*model)->drafts()), all, options.concurrency);
+  run.concurrency = most;
+  if (const auto printed = print_rules(**model, *prompts, run); !printed) return complain(printed.error(), kFailed);
+  if (const auto fit = fit_and_print(**model, *prompts, run, {0, 1}); !fit) return complain(fit.error(), kFailed);
   return kOk;
 }
 

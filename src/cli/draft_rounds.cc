@@ -120,6 +120,7 @@ Result<Played> DraftModel::play(const std::vector<DraftPrompt>& prompts, const R
     r.max_tokens = run.max_tokens;
     r.sampling.temperature = run.temperature;
     r.sampling.seed = 1 + i;
+    r.sampling.seed_given = run.seeded;
     {
       std::unique_lock lock(mutex);
       changed.wait(lock, [&] { return open < static_cast<size_t>(run.concurrency); });

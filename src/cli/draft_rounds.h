@@ -56,6 +56,7 @@ class DraftModel {
   struct Run {
     engine::SpeculationOptions speculation;
     double temperature = 0;
+    bool seeded = false;  // the seeds are the requests' own: the target chooses alone
     int32_t concurrency = 16;
     int64_t max_tokens = 256;
     std::vector<double> confidence_temperatures;  // empty: the folder's
@@ -78,6 +79,18 @@ class DraftModel {
   SystemClock clock_;
   int32_t drafts_ = 0;
 };
+
+// What temperatures of the confidences are worth; calibration errors are means over positions and request temperatures.
+struct CalibrationFit {
+  std::vector<double> temperatures;
+  size_t rounds = 0;  // that were fitted
+  double before = 0;
+  double after = 0;
+};
+// Plays the requests at each temperature with every draft verified, fits on every other request, and prints acceptance
+// and calibration error on the rest. `run` gives concurrency and length of the answers.
+Result<CalibrationFit> fit_and_print(DraftModel& model, const std::vector<DraftPrompt>& prompts, DraftModel::Run run,
+                                     const std::vector<double>& request_temperatures);
 
 // Rounds as calibration wants them: logits before the temperatures they were made with, and outcomes.
 std::vector<engine::CalibrationRound> calibration_rounds(const std::vector<RecordedRequest>& requests,

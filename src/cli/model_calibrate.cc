@@ -74,21 +74,52 @@ void print_acceptance(const Played& played, double temperature) {
   }
 }
 
-bool write_file(const std::string& path, const std::vector<double>& temperatures, const CalibrateOptions& options,
-                size_t rounds, double before, double after) {
+bool write_file(const std::string& path, const CalibrationFit& fit, const CalibrateOptions& options) {
   std::string text;
   JsonWriter w(text);
   w.begin_object().key("temperatures").begin_array();
-  for (const double t : temperatures) w.value(t);
-  w.end_array().key("rounds").value(rounds).key("request_temperatures").begin_array();
+  for (const double t : fit.temperatures) w.value(t);
+  w.end_array().key("rounds").value(fit.rounds).key("request_temperatures").begin_array();
   for (const double t : options.temperatures) w.value(t);
-  w.end_array().key("ece_before").value(before).key("ece_after").value(after).end_object();
+  w.end_array().key("ece_before").value(fit.before).key("ece_after").value(fit.after).end_object();
   std::ofstream out(path);
   out << text << '\n';
   return out.good();
 }
 
 }  // namespace
+
+Result<CalibrationFit> fit_and_print(DraftModel& model, const std::vector<DraftPrompt>& prompts, DraftModel::Run run,
+                                     const std::vector<double>& request_temperatures) {
+  const std::vector<double> ones(static_cast<size_t>(model.drafts()), 1.0);
+  run.speculation.mode = engine::SpeculationMode::kFixed;
+  run.confidence_temperatures = ones;
+  std::vector<CalibrationRound> fit;
+  std::vector<std::pair<double, std::vector<CalibrationRound>>> held_out;
+  for (const double temperature : request_temperatures) {
+    run.temperature = temperature;
+    const Played played = DI_TRY(model.play(prompts, run));
+    print_acceptance(played, temperature);
+    const Split halves = split(played.requests);
+    for (CalibrationRound& r : calibration_rounds(halves.fit, ones)) fit.push_back(std::move(r));
+    held_out.emplace_back(temperature, calibration_rounds(halves.held_out, ones));
+  }
+  if (fit.empty()) return fail(Errc::kInvalidRequest, "no draft rounds: the answers are too short");
+  CalibrationFit out;
+  out.rounds = fit.size();
+  out.temperatures = engine::fit_temperatures(fit, engine::temperature_grid());
+  std::printf("temperatures fitted on %zu rounds of every other request: %s\n", out.rounds,
+              list(out.temperatures, "{:.2f}").c_str());
+  for (const auto& [temperature, rounds] : held_out) {
+    std::printf("temperature %.2g, %zu other rounds: calibration error by position, %%\n", temperature, rounds.size());
+    std::printf("  before  %s  mean %.2f\n  after   %s  mean %.2f\n", list(eces(rounds, ones), "{:.2f}").c_str(),
+                mean_ece(rounds, ones) * 100, list(eces(rounds, out.temperatures), "{:.2f}").c_str(),
+                mean_ece(rounds, out.temperatures) * 100);
+    out.before += mean_ece(rounds, ones) / static_cast<double>(held_out.size());
+    out.after += mean_ece(rounds, out.temperatures) / static_cast<double>(held_out.size());
+  }
+  return out;
+}
 
 int model_calibrate(const CalibrateOptions& options) {
   const auto complain = [](const std::string& message, int status) {
@@ -100,43 +131,18 @@ int model_calibrate(const CalibrateOptions& options) {
   const auto prompts = (*model)->read_prompts(options.prompts, options.limit);
   if (!prompts) return complain(prompts.error().message, kUsage);
 
-  const std::vector<double> ones(static_cast<size_t>((*model)->drafts()), 1.0);
   DraftModel::Run run;
-  run.speculation.mode = engine::SpeculationMode::kFixed;
   run.concurrency = options.concurrency;
   run.max_tokens = options.max_tokens;
-  run.confidence_temperatures = ones;
-  std::vector<CalibrationRound> fit;
-  std::vector<std::pair<double, std::vector<CalibrationRound>>> held_out;
-  for (const double temperature : options.temperatures) {
-    run.temperature = temperature;
-    const auto played = (*model)->play(*prompts, run);
-    if (!played) return complain(played.error().message, kFailed);
-    print_acceptance(*played, temperature);
-    const Split halves = split(played->requests);
-    for (CalibrationRound& r : calibration_rounds(halves.fit, ones)) fit.push_back(std::move(r));
-    held_out.emplace_back(temperature, calibration_rounds(halves.held_out, ones));
-  }
-  if (fit.empty()) return complain("no draft rounds: the answers are too short", kFailed);
-  const std::vector<double> temperatures = engine::fit_temperatures(fit, engine::temperature_grid());
-  std::printf("temperatures fitted on %zu rounds of every other request: %s\n", fit.size(),
-              list(temperatures, "{:.2f}").c_str());
-  double before = 0;
-  double after = 0;
-  for (const auto& [temperature, rounds] : held_out) {
-    std::printf("temperature %.2g, %zu other rounds: calibration error by position, %%\n", temperature, rounds.size());
-    std::printf("  before  %s\n  after   %s\n", list(eces(rounds, ones), "{:.2f}").c_str(),
-                list(eces(rounds, temperatures), "{:.2f}").c_str());
-    before += mean_ece(rounds, ones) / static_cast<double>(held_out.size());
-    after += mean_ece(rounds, temperatures) / static_cast<double>(held_out.size());
-  }
-  std::printf("mean calibration error before %.2f %%, after %.2f %%\n", before * 100, after * 100);
-  if (after >= before) {
+  const auto fit = fit_and_print(**model, *prompts, run, options.temperatures);
+  if (!fit) return complain(fit.error().message, kFailed);
+  std::printf("mean calibration error before %.2f %%, after %.2f %%\n", fit->before * 100, fit->after * 100);
+  if (fit->after >= fit->before) {
     std::printf("the temperatures do not help: nothing written\n");
     return kOk;
   }
   const std::string path = options.out.empty() ? options.folder + "/" + engine::kCalibrationFile : options.out;
-  if (!write_file(path, temperatures, options, fit.size(), before, after)) {
+  if (!write_file(path, *fit, options)) {
     return complain(fmt::format("{}: cannot be written", path), kFailed);
   }
   std::printf("written to %s\n", path.c_str());

@@ -137,7 +137,7 @@ TEST(Speculation, SeedsRepeat) {
 // The third and fourth token of many short requests, against the distribution without speculation in closed form.
 class Sampled : public testing::TestWithParam<int> {
  protected:
-  static constexpr int32_t kRequests = test::kSanitized ? 500 : 4000;
+  static constexpr int32_t kRequests = di::test::kSanitized ? 500 : 4000;
 
   static std::vector<double> distribution(const ToyOptions& toy, const SamplingParams& params, int32_t before,
                                           int32_t last) {
