@@ -192,7 +192,7 @@ int bench_speculation(const BenchSpeculationOptions& options) {
     std::fprintf(stderr, "deepinfer bench speculation: %s\n", error.message.c_str());
     return status;
   };
-  auto model = DraftModel::open(options.folder, options.threads);
+  auto model = DraftModel::open(options.folder, options.threads, options.processor_time);
   if (!model) return complain(model.error(), kBadModel);
   const auto prompts = (*model)->read_prompts(options.prompts, options.limit);
   if (!prompts) return complain(prompts.error(), kUsage);

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <stop_token>
+#include <utility>
 
 #include "base/json.h"
 #include "codec/prompt/prompt.h"
@@ -24,6 +26,19 @@ double cpu_seconds() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
+// Processor time of this process as the time; nothing here sleeps by it.
+class ProcessorClock final : public Clock {
+ public:
+  int64_t now_ns() const override { return static_cast<int64_t>(cpu_seconds() * 1e9); }
+  int64_t unix_seconds() const override { return wall_.unix_seconds(); }
+  bool sleep_until(int64_t deadline_ns, std::stop_token stop) const override {
+    return wall_.sleep_until(wall_.now_ns() + deadline_ns - now_ns(), std::move(stop));
+  }
+
+ private:
+  SystemClock wall_;
+};
+
 std::vector<model::TokenText> texts_of(const codec::Tokenizer& tokenizer) {
   std::vector<model::TokenText> out;
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -34,9 +49,14 @@ std::vector<model::TokenText> texts_of(const codec::Tokenizer& tokenizer) {
 
 }  // namespace
 
-Result<std::unique_ptr<DraftModel>> DraftModel::open(const std::string& folder, int32_t threads) {
+Result<std::unique_ptr<DraftModel>> DraftModel::open(const std::string& folder, int32_t threads, bool processor_time) {
   auto out = std::make_unique<DraftModel>();
   out->folder_ = folder;
+  if (processor_time) {
+    out->clock_ = std::make_unique<ProcessorClock>();
+  } else {
+    out->clock_ = std::make_unique<SystemClock>();
+  }
   out->pool_ = std::make_unique<ThreadPool>(threads);
   out->stream_ = kernels::cpu::make_stream(*out->pool_);
   out->device_ = device::make_host_device();
@@ -63,7 +83,7 @@ Result<std::unique_ptr<engine::ModelRunner>> DraftModel::runner(int32_t sequence
 Result<engine::CostCurve> DraftModel::measure_curve(int32_t max_num_seqs) {
   const auto probe = DI_TRY(runner(max_num_seqs, true, {}));
   const auto sizes = engine::decode_curve_sizes(max_num_seqs, drafts_, max_num_seqs * (1 + drafts_));
-  return engine::measure_decode_curve(*probe, sizes, drafts_, clock_);
+  return engine::measure_decode_curve(*probe, sizes, drafts_, *clock_);
 }
 
 Result<std::vector<DraftPrompt>> DraftModel::read_prompts(const std::string& path, int32_t limit) const {
@@ -107,13 +127,14 @@ Result<Played> DraftModel::play(const std::vector<DraftPrompt>& prompts, const R
   options.speculation.on_round = [&rounds](const engine::DraftRound& r) {
     rounds[r.sequence].push_back({{r.confidences.begin(), r.confidences.end()}, r.scheduled, r.accepted});
   };
-  auto engine = DI_TRY(engine::Engine::create(std::move(made), options, clock_));
+  auto engine = DI_TRY(engine::Engine::create(std::move(made), options, *clock_));
 
   std::mutex mutex;
   std::condition_variable changed;
   size_t open = 0;
   const double cpu = cpu_seconds();
-  const int64_t begin = clock_.now_ns();
+  const SystemClock wall;
+  const int64_t begin = wall.now_ns();
   for (size_t i = 0; i < prompts.size(); ++i) {
     engine::GenerateRequest r;
     r.prompt = prompts[i].tokens;
@@ -140,7 +161,7 @@ Result<Played> DraftModel::play(const std::vector<DraftPrompt>& prompts, const R
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return open == 0; });
   }
-  out.seconds = static_cast<double>(clock_.now_ns() - begin) * 1e-9;
+  out.seconds = static_cast<double>(wall.now_ns() - begin) * 1e-9;
   out.cpu_seconds = cpu_seconds() - cpu;
   out.stats = engine->stats();
   engine.reset();  // its thread is done with `rounds`

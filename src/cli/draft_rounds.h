@@ -48,7 +48,9 @@ struct Played {
 // A model folder and its tokenizer on this machine's CPU; engines are made from it one after the other.
 class DraftModel {
  public:
-  static Result<std::unique_ptr<DraftModel>> open(const std::string& folder, int32_t threads);
+  // processor_time: what is measured is the processor time of this process, so that a busy machine does not disturb it.
+  static Result<std::unique_ptr<DraftModel>> open(const std::string& folder, int32_t threads,
+                                                  bool processor_time = false);
 
   // Chat bodies or Batch lines; at most `limit` of each group.
   Result<std::vector<DraftPrompt>> read_prompts(const std::string& path, int32_t limit) const;
@@ -76,7 +78,7 @@ class DraftModel {
   std::unique_ptr<device::Device> device_;
   codec::TokenizerRef tokenizer_;
   codec::CodecOptions codec_;
-  SystemClock clock_;
+  std::unique_ptr<Clock> clock_;
   int32_t drafts_ = 0;
 };
 

@@ -147,6 +147,28 @@ void add_reuse_options(CLI::App& app, ModelOptions& o) {
       ->capture_default_str();
 }
 
+void add_speculation_options(CLI::App& app, ModelOptions& o) {
+  app.add_option("--spec", o.spec,
+                 "Speculative decoding: dspark verifies as many drafts as pay, N always N of them, off none")
+      ->check([](const std::string& v) {
+        const bool number = !v.empty() && v.size() <= 2 && v.find_first_not_of("0123456789") == std::string::npos;
+        return v == "dspark" || v == "off" || number ? "" : "`" + v + "` is none of dspark, off, or a number of drafts";
+      })
+      ->type_name("dspark|off|N")
+      ->capture_default_str();
+  app.add_option("--spec-max-len", o.spec_max_len, "Most drafts of a sequence per step (all that the model makes)")
+      ->check(CLI::Range(1, 16));
+  app.add_option("--spec-temperature", o.spec_temperature,
+                 "Temperatures of the draft module's confidences, one or one per draft (the model folder's)")
+      ->delimiter(',')
+      ->type_name("T[,T...]");
+  app.add_option(
+         "--spec-curve-cache", o.spec_curve_cache,
+         "Folder of measured step costs, used for an hour (deepinfer in the user's cache folder); none: measure "
+         "at every start")
+      ->type_name("DIR|none");
+}
+
 void add_model_options(CLI::App& app, ModelOptions& o) {
   app.add_option("--max-model-len", o.max_model_len, "Context: tokens of prompt and answer together (the model's own)")
       ->check(CLI::PositiveNumber);
@@ -194,25 +216,7 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
   app.add_option("--served-model-name", o.served_model_names, "Names that requests may give; the first is reported")
       ->delimiter(',')
       ->type_name("NAME");
-  app.add_option("--spec", o.spec,
-                 "Speculative decoding: dspark verifies as many drafts as pay, N always N of them, off none")
-      ->check([](const std::string& v) {
-        const bool number = !v.empty() && v.size() <= 2 && v.find_first_not_of("0123456789") == std::string::npos;
-        return v == "dspark" || v == "off" || number ? "" : "`" + v + "` is none of dspark, off, or a number of drafts";
-      })
-      ->type_name("dspark|off|N")
-      ->capture_default_str();
-  app.add_option("--spec-max-len", o.spec_max_len, "Most drafts of a sequence per step (all that the model makes)")
-      ->check(CLI::Range(1, 16));
-  app.add_option("--spec-temperature", o.spec_temperature,
-                 "Temperatures of the draft module's confidences, one or one per draft (the model folder's)")
-      ->delimiter(',')
-      ->type_name("T[,T...]");
-  app.add_option(
-         "--spec-curve-cache", o.spec_curve_cache,
-         "Folder of measured step costs, used for an hour (deepinfer in the user's cache folder); none: measure "
-         "at every start")
-      ->type_name("DIR|none");
+  add_speculation_options(app, o);
   app.add_option("--ablate", o.ablate,
                  "Switch a part of the model off, to see what it is worth: engram; selection (the newest entries "
                  "instead); candidates (score every entry); candidate-scores (the newest blocks instead)")
@@ -443,6 +447,8 @@ void add_bench_speculation(CLI::App& bench, BenchSpeculationOptions& o) {
       ->capture_default_str();
   app.add_option("--max-tokens", o.max_tokens, "Longest answer")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--temperature", o.temperature, "Of the requests")->check(CLI::Range(0.0, 2.0))->capture_default_str();
+  app.add_flag("--processor-time", o.processor_time,
+               "Costs in processor time: for machines that do other work (with --threads 1)");
   app.add_option("--repetitions", o.repetitions, "Alternating runs of each policy")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();

@@ -126,6 +126,7 @@ struct BenchSpeculationOptions {
   int32_t repetitions = 2;
   int32_t threads = 0;  // 0: the usable cores
   bool replay_only = false;
+  bool processor_time = false;  // costs of steps in processor time instead of wall time
 };
 
 struct DoctorOptions {
