@@ -314,7 +314,7 @@ Result<server::Codec> load_codec(const ModelOptions& options) {
 }
 
 server::Service LocalModel::service(const Clock& clock) const {
-  return {engine.get(), constraints.get(), tokenizer, codec, system_fingerprint, clock.unix_seconds()};
+  return {engine.get(), constraints.get(), tokenizer, codec, system_fingerprint, clock.unix_seconds(), vision};
 }
 
 std::vector<model::TokenText> token_texts(const codec::Tokenizer& tokenizer) {
@@ -355,7 +355,9 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(const ModelOpti
   if (!tokenizer) return std::unexpected(load_error(tokenizer.error()));
   out->tokenizer = std::move(*tokenizer);
   out->codec = codec_options(options, policy, *out->tokenizer, version);
-  if (hooks.codec) hooks.codec(out->tokenizer, out->codec);
+  // There is no vision tower yet; to the test engines an image is as good as text.
+  out->vision = !real && version == codec::ModelVersion::kV41;
+  if (hooks.codec) hooks.codec({out->tokenizer, out->codec, out->vision});
   stage(0.2, "constraints");
   out->constraints = std::make_unique<structured::CompilePool>(server::make_vocabulary(*out->tokenizer),
                                                                structured::CompilePoolOptions{}, clock);

@@ -26,6 +26,7 @@ struct LocalModel {
   Backend backend;
   codec::TokenizerRef tokenizer;
   codec::CodecOptions codec;
+  bool vision = false;  // takes images
   std::string system_fingerprint;
   std::string summary;  // one line for the log
   std::unique_ptr<structured::CompilePool> constraints;
@@ -52,7 +53,7 @@ struct LoadError {
 struct LoadHooks {
   std::function<void(double, std::string_view)> progress;  // the part done, and the stage that begins
   // Prompts can be counted from here on.
-  std::function<void(const codec::TokenizerRef&, const codec::CodecOptions&)> codec;
+  std::function<void(const server::Codec&)> codec;
 };
 
 std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(const ModelOptions& options, codec::ApiPolicy policy,

@@ -285,7 +285,13 @@ void add_api_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--files-store", s.files_store, "Memory for uploaded files (256MiB); 0: none are taken")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE");
-  app.add_option("--max-images", s.max_images, "Images per request")->check(CLI::NonNegativeNumber);
+  app.add_option("--max-images", s.max_images, "Images per request (64)")->check(CLI::NonNegativeNumber);
+  app.add_flag("--media-fetch", s.media_fetch.policy.enabled,
+               "Fetch images that are given by http or https links, from the hosts of --media-allow-domain only");
+  app.add_option("--media-allow-domain", s.media_fetch.policy.allow_domains,
+                 "Host that images may be fetched from, or *.HOST for all below it; repeatable")
+      ->type_name("HOST")
+      ->delimiter(',');
   app.add_option_function<std::string>(
          "--missing-reasoning", [&o](const std::string& v) { o.model.reject_missing_reasoning = v == "reject"; },
          "Earlier turns without reasoning: taken as empty, or refused")

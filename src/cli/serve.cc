@@ -138,6 +138,8 @@ Result<server::ServerConfig> server_config(const ServeOptions& options) {
   config.served_model_names = served_names(options.model);
   config.drain_delay_ms = options.drain_delay_ms >= 0 ? options.drain_delay_ms : is_loopback(config.host) ? 0 : 5000;
   config.auth.kv_secret = DI_TRY(kv_secret(options.kv_secret_file));
+  if (config.media_fetch.policy.enabled && config.media_fetch.policy.allow_domains.empty())
+    return fail(Errc::kInvalidRequest, "--media-fetch: no --media-allow-domain names a host to fetch from");
   if (!config.exact_replay_dir.empty()) {
     std::error_code problem;
     std::filesystem::create_directories(config.exact_replay_dir, problem);
@@ -253,9 +255,7 @@ int serve(const ServeOptions& options) {
   std::thread loader([&] {
     LoadHooks hooks;
     hooks.progress = [&app](double part, std::string_view stage) { app.set_progress(part, std::string(stage)); };
-    hooks.codec = [&app](const codec::TokenizerRef& tokenizer, const codec::CodecOptions& codec) {
-      app.set_codec({tokenizer, codec});
-    };
+    hooks.codec = [&app](const server::Codec& codec) { app.set_codec(codec); };
     auto result = load_model(options.model, config.policy, clock, hooks);
     if (result) {
       model = std::move(*result);

@@ -16,6 +16,7 @@
 
 #include "base/result.h"
 #include "engine/speculative/stats.h"
+#include "kv/block_hash.h"
 #include "kv/prefix_cache.h"
 #include "kv/swa_cache.h"
 #include "structured/structured.h"
@@ -52,6 +53,9 @@ struct SamplingParams {
 // Classes of traffic, most urgent first (engine.md §3.6): chat, agent, batch of server.md §4.1; `pin` counts as agent.
 enum class TrafficClass : uint8_t { kInteractive, kAgent, kBatch };
 
+// Positions of the prompt whose KV depends on an image: the placeholder's ids are the same for all.
+using MediaSpan = kv::MediaSpan;
+
 struct GenerateRequest {
   std::string id;  // for logs; need not be unique
   std::string tenant;
@@ -59,6 +63,7 @@ struct GenerateRequest {
   // Empty: that of the tenant; without a tenant too: shared by all.
   std::string cache_namespace;
   std::vector<int32_t> prompt;
+  std::vector<MediaSpan> media;  // ascending, inside the prompt
   SamplingParams sampling;
   int32_t n = 1;            // choices; choice i draws with seed + i
   int64_t max_tokens = 16;  // 0: compute the prompt only

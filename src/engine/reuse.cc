@@ -35,7 +35,7 @@ kv::BlockChain Engine::chain_of(const GenerateRequest& request) const {
     fields.domain_salt = std::string(salt.begin(), salt.end());
   }
   kv::BlockChain chain(kv::root_key(fields), info_.block_tokens);
-  chain.extend(request.prompt);
+  chain.extend(request.prompt, request.media);
   return chain;
 }
 
@@ -67,7 +67,7 @@ bool Engine::find_fork(const Sequence& seq, StartChoice& choice, bool& ready) co
 
 void Engine::find_prefix(Sequence& seq, StartChoice& choice) {
   if (!info_.prefix_cache || seq.spec->prompt_logprobs >= 0) return;
-  seq.chain.extend(seq.tokens);
+  seq.chain.extend(seq.tokens, seq.request->spec.media);
   const int32_t block = info_.block_tokens;
   const auto usable = static_cast<size_t>(kv::usable_tokens(seq.length(), block) / block);
   const auto chain = seq.chain.keys().first(usable);
@@ -211,7 +211,7 @@ kv::SwaEntryRef Engine::order_window(Sequence& seq, const ScheduledRows& rows) {
 
 void Engine::keep_window(Sequence& seq, const kv::SwaEntryRef& window) {
   if (window == nullptr || window->position > seq.length()) return;
-  seq.chain.extend(seq.tokens);
+  seq.chain.extend(seq.tokens, seq.request->spec.media);
   const auto key = [&](int32_t position) {
     return seq.chain.keys()[static_cast<size_t>(position / info_.block_tokens - 1)];
   };
@@ -226,7 +226,7 @@ void Engine::blocks_filled(Sequence& seq, int32_t tokens) {
   if (!info_.prefix_cache) return;
   const auto size = static_cast<size_t>(info_.block_tokens);
   if (tokens / info_.block_tokens <= seq.filled_blocks) return;
-  seq.chain.extend(seq.tokens);
+  seq.chain.extend(seq.tokens, seq.request->spec.media);
   for (; seq.filled_blocks < tokens / info_.block_tokens; ++seq.filled_blocks) {
     const auto i = static_cast<size_t>(seq.filled_blocks);
     const int32_t own = seq.blocks[i];

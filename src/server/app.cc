@@ -53,6 +53,19 @@ std::string turn_identity(const Codec& codec) {
   return fmt::format("{}-{:02x}", v4 ? "v4" : "v41", fmt::join(std::span(digest).first(16), ""));
 }
 
+// What a request may bring: of the official service, or less (server.md §2.7).
+MediaOptions media_options(const ServerConfig& config) {
+  MediaOptions out;
+  out.fetch = config.media_fetch;
+  if (!config.media_fetch.policy.enabled) out.threads = out.decoders;
+  if (config.policy == codec::ApiPolicy::kOfficial) {
+    out.limits.max_pixels = 0;
+  } else {
+    out.limits.max_images = static_cast<std::size_t>(config.max_images);
+  }
+  return out;
+}
+
 }  // namespace
 
 App::App(const ServerConfig& config, const Clock& clock)
@@ -63,6 +76,7 @@ App::App(const ServerConfig& config, const Clock& clock)
       responses_(config.responses_store),
       files_(config.files_store),
       workers_(std::make_unique<Workers>(config.worker_threads)),
+      media_(std::make_unique<Media>(media_options(config))),
       feed_(clock, {.metrics = [this] { return metrics_.text(); },
                     .write_state = [this](JsonWriter& w) { write_state(w); },
                     .unix_ms =
@@ -89,6 +103,7 @@ App::~App() = default;
 
 void App::stop_workers() {
   feed_.stop();
+  media_->stop();
   workers_->stop();
   if (codec::ReplayStore* store = turns()) {
     if (const Result<void> saved = store->save(); !saved) DI_LOG(kError, "{}", saved.error().message);
@@ -124,7 +139,7 @@ void App::set_codec(Codec codec) {
 }
 
 void App::set_ready(Service service) {
-  if (!codec_loaded_.load()) set_codec({service.tokenizer, service.codec});
+  if (!codec_loaded_.load()) set_codec({service.tokenizer, service.codec, service.vision});
   service_ = std::move(service);
   metrics_.attach(*service_.engine);
   if (service_.constraints != nullptr) metrics_.watch(*service_.constraints);

@@ -22,6 +22,7 @@
 #include "server/errors.h"
 #include "server/file_store.h"
 #include "server/http_server.h"
+#include "server/media.h"
 #include "server/otlp_exporter.h"
 #include "server/request_record.h"
 #include "server/responses_store.h"
@@ -46,8 +47,9 @@ struct ServerConfig {
   int64_t max_messages = 16'384;
   int64_t max_tools = 1'024;
   int64_t max_stop_bytes = 1'024;
-  int64_t stream_interval = 1;  // tokens that wait for each other before they are sent
-  int64_t max_images = 64;
+  int64_t stream_interval = 1;       // tokens that wait for each other before they are sent
+  int64_t max_images = 64;           // of a request; the official policy has its own limits
+  MediaFetchOptions media_fetch;     // images by link; off by default
   int64_t responses_store = 0;       // responses kept; 0: none
   uint64_t files_store = 256 << 20;  // bytes of uploaded files kept; 0: none
   // Exact replay: turns with tool calls keep their tokens (docs/codec.md). Extended policy only.
@@ -73,6 +75,7 @@ struct ServerConfig {
 struct Codec {
   codec::TokenizerRef tokenizer;
   codec::CodecOptions options;  // with the served names
+  bool vision = false;          // the model takes images
 };
 
 // What is there once the model is loaded. Outlives every request.
@@ -83,6 +86,7 @@ struct Service {
   codec::CodecOptions codec;  // with the served names
   std::string system_fingerprint;
   int64_t created = 0;  // Unix seconds
+  bool vision = false;  // the model takes images
 };
 
 // An answer under way.
@@ -150,6 +154,7 @@ class App {
   // Runs once start() was called on it.
   UiFeed& feed() { return feed_; }
   Workers& workers() { return *workers_; }
+  Media& media() { return *media_; }
   Auth& auth() { return *auth_; }
   bool auth_required() const { return auth_->required(); }
   ResponsesStore& responses() { return responses_; }
@@ -195,6 +200,7 @@ class App {
   void write_state(JsonWriter& w) const;
 
   std::unique_ptr<Workers> workers_;  // its tasks use all of the above
+  std::unique_ptr<Media> media_;      // and these the workers too
   UiFeed feed_;                       // its thread too
 };
 

@@ -1,6 +1,8 @@
 // Chat Completions, Responses and Messages: from the body of a request to its answer under way (server.md §4, §6, §7).
 // chat_job.h is the other half.
 #include <algorithm>
+#include <memory>
+#include <span>
 
 #include "server/app.h"
 #include "server/background.h"
@@ -14,7 +16,6 @@ namespace di::server {
 namespace {
 
 struct Prepared {
-  codec::ConvertedRequest request;
   engine::GenerateRequest generate;
   RequestRecord record;
   std::optional<WantedConstraint> constraint;
@@ -105,46 +106,74 @@ std::expected<std::optional<WantedConstraint>, ApiFailure> wanted_constraint(cod
   return wanted;
 }
 
-std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, Exchange& exchange, codec::Api api,
-                                            const Json& body, RequestTimeline& timeline) {
-  const int64_t begun = exchange.request().received_ns;
-  Prepared out;
-  out.record = start_record(app, exchange, route_of(api), std::string(id_prefix(api)) + random_hex32());
-  const std::optional<Json> plain = without_structural_tag(body);
-  out.request = DI_TRY(convert_body(app, exchange.context().tenant, api, plain ? *plain : body, service.codec));
-  const codec::ConvertedRequest& request = out.request;
-  const bool extended = service.codec.policy == codec::ApiPolicy::kExtended;
-  ChatExtras extras;
-  if (extended) extras = DI_TRY(read_chat_extras(body, *service.tokenizer));
-  DI_TRY(check_ids(request.sampling, service.engine->info().vocab_size));
-  out.record.model = request.model;
-  out.record.stream = request.stream;
-  const int64_t parsed = app.clock().now_ns();
-  timeline.span(Stage::kParse, begun, parsed);
-  out.record.parse_ns = parsed - begun;
+// A response that goes into the store.
+struct KeptResponse {
+  Json input;  // the items that led to it
+  bool background = false;
+};
 
-  std::vector<TokenId> prompt = DI_TRY(encode_request(request, *service.tokenizer, service.codec));
+// A request on its way to the engine.
+struct Call {
+  App& app;
+  const Service& service;
+  ExchangeRef exchange;
+  TimelineRef timeline;
+  codec::Api api;
+  Json body;
+  std::vector<std::string> warnings;  // `code;field`, for a header
+  std::optional<KeptResponse> kept;
+  codec::ConvertedRequest request;
+  ChatExtras extras;
+  codec::RenderedPrompt rendered;
+  int64_t parsed_ns = 0;
+};
+
+// Reads the body, as far as it needs no images.
+std::expected<void, ApiFailure> read_call(Call& call) {
+  const codec::CodecOptions& options = call.service.codec;
+  const std::optional<Json> plain = without_structural_tag(call.body);
+  call.request =
+      DI_TRY(convert_body(call.app, call.exchange->context().tenant, call.api, plain ? *plain : call.body, options));
+  if (options.policy == codec::ApiPolicy::kExtended)
+    call.extras = DI_TRY(read_chat_extras(call.body, *call.service.tokenizer));
+  DI_TRY(check_ids(call.request.sampling, call.service.engine->info().vocab_size));
+  call.parsed_ns = call.app.clock().now_ns();
+  call.timeline->span(Stage::kParse, call.exchange->request().received_ns, call.parsed_ns);
+  call.rendered = codec::render_conversation(call.request.conversation, call.request.version, options.special);
+  return {};
+}
+
+std::expected<Prepared, ApiFailure> prepare(Call& call, std::span<const codec::ResolvedImage> images) {
+  App& app = call.app;
+  const Service& service = call.service;
+  Prepared out;
+  out.record = start_record(app, *call.exchange, route_of(call.api), std::string(id_prefix(call.api)) + random_hex32());
+  out.record.model = call.request.model;
+  out.record.stream = call.request.stream;
+  EncodedPrompt prompt = DI_TRY(encode_rendered(call.rendered, *service.tokenizer, service.codec, images));
   const int64_t tokenized = app.clock().now_ns();
-  timeline.span(Stage::kTokenize, parsed, tokenized);
-  out.record.tokenize_ns = tokenized - parsed;
+  call.timeline->span(Stage::kTokenize, call.parsed_ns, tokenized);
+  out.record.parse_ns = call.parsed_ns - call.exchange->request().received_ns;
+  out.record.tokenize_ns = tokenized - call.parsed_ns;
   const auto context = static_cast<uint64_t>(service.engine->info().max_model_len);
-  const auto max_tokens = codec::resolve_max_tokens(request, prompt.size(), context);
+  const auto max_tokens = codec::resolve_max_tokens(call.request, prompt.ids.size(), context);
   if (!max_tokens) return std::unexpected(from_api_error(max_tokens.error()));
 
-  out.answer_start = answer_start(app, service, request, prompt);
+  out.answer_start = answer_start(app, service, call.request, prompt.ids);
   engine::GenerateRequest& g = out.generate;
-  g = DI_TRY(engine_request(app, exchange, body));
-  g.prompt = std::move(prompt);
-  g.sampling = sampling_params(request.sampling, extras);
-  g.n = static_cast<int32_t>(request.sampling.n);
+  g = DI_TRY(engine_request(app, *call.exchange, call.body));
+  g.prompt = std::move(prompt.ids);
+  g.media = std::move(prompt.media);
+  g.sampling = sampling_params(call.request.sampling, call.extras);
+  g.n = static_cast<int32_t>(call.request.sampling.n);
   g.max_tokens = *max_tokens;
-  g.min_tokens = extras.min_tokens;
-  g.ignore_eos = extras.ignore_eos;
-  g.stop_token_ids = extras.stop_token_ids;
-  if (api == codec::Api::kChat) g.prompt_logprobs = extras.prompt_logprobs;
-  out.constraint = DI_TRY(wanted_constraint(api, body, request));
+  g.min_tokens = call.extras.min_tokens;
+  g.ignore_eos = call.extras.ignore_eos;
+  g.stop_token_ids = call.extras.stop_token_ids;
+  if (call.api == codec::Api::kChat) g.prompt_logprobs = call.extras.prompt_logprobs;
+  out.constraint = DI_TRY(wanted_constraint(call.api, call.body, call.request));
   if (service.constraints != nullptr)
-    g.constrained_prompt_tokens = constrained_prompt_tokens(request, *service.constraints->vocabulary(), g.prompt);
+    g.constrained_prompt_tokens = constrained_prompt_tokens(call.request, *service.constraints->vocabulary(), g.prompt);
   return out;
 }
 
@@ -155,24 +184,22 @@ void warn(Exchange& exchange, const std::vector<std::string>& warnings) {
                                                  header_text(fmt::format("{}", fmt::join(warnings, ", "))));
 }
 
-// A response that goes into the store.
-struct KeptResponse {
-  Json input;  // the items that led to it
-  bool background = false;
-};
+void refuse(const Call& call, const ApiFailure& failure) {
+  call.timeline->finish({http_status(failure.kind), "error"}, call.app.clock().now_ns());
+  call.app.reply_error(*call.exchange, failure);
+}
 
-void answer(App& app, const ExchangeRef& exchange, codec::Api api, const Json& body,
-            std::vector<std::string> warnings = {}, const std::optional<KeptResponse>& kept = std::nullopt) {
-  const Service& service = *app.service();
-  const TimelineRef timeline = start_timeline(app, *exchange, route_of(api));
-  const auto refuse = [&app, exchange, timeline](const ApiFailure& failure) {
-    timeline->finish({http_status(failure.kind), "error"}, app.clock().now_ns());
-    app.reply_error(*exchange, failure);
-  };
-  auto prepared = prepare(app, service, *exchange, api, body, *timeline);
-  if (!prepared) return refuse(prepared.error());
+void submit(const std::shared_ptr<Call>& call, std::span<const codec::ResolvedImage> images) {
+  App& app = call->app;
+  const Service& service = call->service;
+  const ExchangeRef& exchange = call->exchange;
+  const TimelineRef& timeline = call->timeline;
+  const std::optional<KeptResponse>& kept = call->kept;
+  std::vector<std::string>& warnings = call->warnings;
+  auto prepared = prepare(*call, images);
+  if (!prepared) return refuse(*call, prepared.error());
   timeline->prompt_tokens(static_cast<int64_t>(prepared->generate.prompt.size()));
-  warnings.insert(warnings.end(), prepared->request.warnings.begin(), prepared->request.warnings.end());
+  warnings.insert(warnings.end(), call->request.warnings.begin(), call->request.warnings.end());
   const std::string id = prepared->record.response_id;
   const bool background = kept && kept->background;
   const auto detached = background ? std::make_shared<BackgroundExchange>(app, exchange, id) : nullptr;
@@ -184,9 +211,9 @@ void answer(App& app, const ExchangeRef& exchange, codec::Api api, const Json& b
       app.responses().update(tenant, id, std::move(response));
     };
   }
-  const auto job = std::make_shared<ChatJob>(app, service, background ? detached : exchange,
-                                             std::move(prepared->request), std::move(prepared->record), timeline,
-                                             std::move(prepared->answer_start), std::move(on_body));
+  const auto job = std::make_shared<ChatJob>(app, service, background ? detached : exchange, std::move(call->request),
+                                             std::move(prepared->record), timeline, std::move(prepared->answer_start),
+                                             std::move(on_body));
   if (background) app.responses().put(exchange->context().tenant, kept->input, pending_response(job->empty_body()));
   const auto prompts = std::make_shared<std::vector<engine::GenerateRequest>>();
   prompts->push_back(std::move(prepared->generate));
@@ -199,19 +226,39 @@ void answer(App& app, const ExchangeRef& exchange, codec::Api api, const Json& b
     return start();
   }
   // The answer's head waits for the verdict; this thread does not.
-  compile_constraint(
-      app, service, std::move(*prepared->constraint),
-      [refuse, start, prompts, &app, exchange, id, background, warnings](const ConstraintVerdict& verdict) mutable {
-        if (verdict) {
-          const std::vector<std::string>& more = (*verdict)->warnings();
-          warnings.insert(warnings.end(), more.begin(), more.end());
-        }
-        warn(*exchange, warnings);
-        if (!verdict && background) app.responses().remove(exchange->context().tenant, id);
-        if (!verdict) return refuse(verdict.error());
-        prompts->front().constraint = *verdict;
-        start();
-      });
+  compile_constraint(app, service, std::move(*prepared->constraint),
+                     [call, start, prompts, id, background](const ConstraintVerdict& verdict) {
+                       if (verdict) {
+                         const std::vector<std::string>& more = (*verdict)->warnings();
+                         call->warnings.insert(call->warnings.end(), more.begin(), more.end());
+                       }
+                       warn(*call->exchange, call->warnings);
+                       if (!verdict && background) call->app.responses().remove(call->exchange->context().tenant, id);
+                       if (!verdict) return refuse(*call, verdict.error());
+                       prompts->front().constraint = *verdict;
+                       start();
+                     });
+}
+
+void answer(App& app, const ExchangeRef& exchange, codec::Api api, Json body, std::vector<std::string> warnings = {},
+            std::optional<KeptResponse> kept = std::nullopt) {
+  const auto call = std::make_shared<Call>(Call{app,
+                                                *app.service(),
+                                                exchange,
+                                                start_timeline(app, *exchange, route_of(api)),
+                                                api,
+                                                std::move(body),
+                                                std::move(warnings),
+                                                std::move(kept),
+                                                {},
+                                                {},
+                                                {},
+                                                0});
+  if (const auto read = read_call(*call); !read) return refuse(*call, read.error());
+  with_images(app, exchange->context().tenant, std::move(call->rendered.image_sources), [call](const Images& images) {
+    if (!images) return refuse(*call, images.error());
+    submit(call, *images);
+  });
 }
 
 // The name that the format of Messages had before.
@@ -232,7 +279,7 @@ void handle(App& app, const ExchangeRef& exchange, codec::Api api) {
   auto body = parse_body(api, exchange->request().body, options);
   if (!body) return app.reply_error(*exchange, body.error());
   if (api == codec::Api::kMessages && options.policy == codec::ApiPolicy::kExtended) rename_output_format(*body);
-  answer(app, exchange, api, *body);
+  answer(app, exchange, api, *std::move(body));
 }
 
 }  // namespace
@@ -250,13 +297,13 @@ void handle_responses(App& app, const ExchangeRef& exchange) {
   auto body = parse_body(codec::Api::kResponses, exchange->request().body, app.service()->codec);
   if (!body) return app.reply_error(*exchange, body.error());
   if (app.service()->codec.policy == codec::ApiPolicy::kOfficial)
-    return answer(app, exchange, codec::Api::kResponses, *body);
+    return answer(app, exchange, codec::Api::kResponses, *std::move(body));
 
   auto stored = join_previous(app, exchange->context().tenant, *body);
   if (!stored) return app.reply_error(*exchange, stored.error());
   std::optional<KeptResponse> kept;
   if (stored->keep) kept = KeptResponse{std::move(stored->input), stored->background};
-  answer(app, exchange, codec::Api::kResponses, *body, std::move(stored->warnings), kept);
+  answer(app, exchange, codec::Api::kResponses, *std::move(body), std::move(stored->warnings), std::move(kept));
 }
 
 }  // namespace di::server

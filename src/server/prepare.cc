@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/log.h"
 #include "base/rng.h"
 #include "server/fields.h"
 
@@ -30,24 +31,6 @@ std::optional<ApiFailure> check_limits(const Json& body, const codec::ConvertedR
   }
   if (auto failure = over_limit("tools", members("tools"), config.max_tools)) return failure;
   if (auto failure = over_limit("n", request.sampling.n, config.max_n)) return failure;
-  size_t images = 0;
-  for (const codec::Message& message : request.conversation.messages) {
-    images += message.image_sources.size();
-    for (const codec::ImageSource& source : message.image_sources) {
-      if (source.kind != codec::ImageSource::Kind::kUrl) continue;
-      const std::string param = source.path.substr(source.path.starts_with('.') ? 1 : 0);
-      return ApiFailure{ErrorKind::kInvalidRequest,
-                        "images are not fetched from other places; send them as a base64 data URL",
-                        "unsupported_parameter", param.empty() ? "messages" : param, 0};
-    }
-  }
-  if (static_cast<int64_t>(images) > config.max_images) {
-    return ApiFailure{ErrorKind::kInvalidRequest,
-                      fmt::format("the request has {} images, at most {} are accepted", images, config.max_images),
-                      {},
-                      "messages",
-                      0};
-  }
   for (const std::string& stop : request.parsing.stop_sequences) {
     if (static_cast<int64_t>(stop.size()) > config.max_stop_bytes) {
       return ApiFailure{
@@ -276,13 +259,59 @@ std::expected<codec::ConvertedRequest, ApiFailure> convert_body(App& app, const 
   return std::move(*converted);
 }
 
-std::expected<std::vector<TokenId>, ApiFailure> encode_request(const codec::ConvertedRequest& request,
-                                                               const codec::Tokenizer& tokenizer,
-                                                               const codec::CodecOptions& options) {
-  Result<std::vector<TokenId>> prompt =
-      codec::encode_conversation(request.conversation, request.version, tokenizer, options.special);
-  if (!prompt) return std::unexpected(from_error(prompt.error()));
-  return std::move(*prompt);
+namespace {
+
+// Whether these may be read at all, before anything is.
+std::optional<ApiFailure> check_sources(const App& app, std::span<const codec::ImageSource> sources) {
+  for (const codec::ImageSource& source : sources) {
+    const bool link = source.kind == codec::ImageSource::Kind::kUrl;
+    const bool vision = app.codec() != nullptr && app.codec()->vision;
+    if (vision && (!link || app.config().media_fetch.policy.enabled)) continue;
+    const std::string param = source.path.substr(source.path.starts_with('.') ? 1 : 0);
+    return ApiFailure{ErrorKind::kInvalidRequest,
+                      vision ? "images are not fetched from other places; send them as a base64 data URL"
+                             : "images are not supported: this model has no vision",
+                      "unsupported_parameter", param.empty() ? "messages" : param, 0};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void with_images(App& app, const std::string& tenant, std::vector<codec::ImageSource> sources,
+                 const std::function<void(const Images&)>& then) {
+  if (sources.empty()) return then(Images());
+  if (auto failure = check_sources(app, sources)) return then(std::unexpected(*std::move(failure)));
+  app.media().post([&app, tenant, sources = std::move(sources), then] {
+    try {
+      auto images = app.media().resolve(tenant, sources);
+      if (images) return then(*std::move(images));
+      then(std::unexpected(from_api_error(images.error())));
+    } catch (const std::exception& e) {
+      DI_LOG(kError, "images: {}", e.what());
+      then(std::unexpected(ApiFailure{ErrorKind::kInternal, "internal error", {}, {}, 0}));
+    }
+  });
+}
+
+std::expected<EncodedPrompt, ApiFailure> encode_rendered(const codec::RenderedPrompt& prompt,
+                                                         const codec::Tokenizer& tokenizer,
+                                                         const codec::CodecOptions& options,
+                                                         std::span<const codec::ResolvedImage> images) {
+  EncodedPrompt out;
+  Result<std::vector<TokenId>> ids = codec::encode_prompt(prompt, tokenizer);
+  if (!ids) return std::unexpected(from_error(ids.error()));
+  out.ids = std::move(*ids);
+  const std::optional<TokenId> placeholder = tokenizer.added_id(options.special.image);
+  if (images.empty() || !placeholder) return out;
+  Result<codec::ExpandedPrompt> expanded = codec::expand_images(out.ids, *placeholder, images);
+  if (!expanded) return std::unexpected(from_error(expanded.error()));
+  out.ids = std::move(expanded->ids);
+  for (const codec::ImageSpan& span : expanded->spans) {
+    out.media.push_back(
+        {static_cast<int64_t>(span.begin), static_cast<uint32_t>(span.length), images[span.image].digest});
+  }
+  return out;
 }
 
 namespace {

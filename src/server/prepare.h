@@ -3,11 +3,14 @@
 
 #include <cstdint>
 #include <expected>
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "codec/codec.h"
+#include "codec/image/resolve.h"
 #include "server/app.h"
 #include "server/chat_extras.h"
 #include "server/errors.h"
@@ -24,9 +27,20 @@ std::expected<Json, ApiFailure> parse_body(codec::Api api, std::string_view body
 std::expected<codec::ConvertedRequest, ApiFailure> convert_body(App& app, const std::string& tenant, codec::Api api,
                                                                 const Json& body, const codec::CodecOptions& options);
 
-std::expected<std::vector<TokenId>, ApiFailure> encode_request(const codec::ConvertedRequest& request,
-                                                               const codec::Tokenizer& tokenizer,
-                                                               const codec::CodecOptions& options);
+// The prompt's images, in its order, then `then`: at once where it has none, else on a thread of app.media(). The model
+// must take images, and links must be allowed.
+using Images = std::expected<std::vector<codec::ResolvedImage>, ApiFailure>;
+void with_images(App& app, const std::string& tenant, std::vector<codec::ImageSource> sources,
+                 const std::function<void(const Images&)>& then);
+
+struct EncodedPrompt {
+  std::vector<TokenId> ids;  // an image takes as many as it has rows
+  std::vector<engine::MediaSpan> media;
+};
+std::expected<EncodedPrompt, ApiFailure> encode_rendered(const codec::RenderedPrompt& prompt,
+                                                         const codec::Tokenizer& tokenizer,
+                                                         const codec::CodecOptions& options,
+                                                         std::span<const codec::ResolvedImage> images);
 
 // Identity, deadlines, priority and cache namespace of a request.
 std::expected<engine::GenerateRequest, ApiFailure> engine_request(App& app, Exchange& exchange, const Json& body);

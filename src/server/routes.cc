@@ -78,9 +78,9 @@ void load(App& app, const ExchangeRef& exchange) {
   app.reply_json(*exchange, std::move(body));
 }
 
-void write_capabilities(JsonWriter& w) {
+void write_capabilities(JsonWriter& w, bool vision) {
   w.key("capabilities").begin_object().key("thinking").value(true).key("tools").value(true);
-  w.key("json_schema").value(true).key("regex").value(true).key("vision").value(false).key("fim").value(true);
+  w.key("json_schema").value(true).key("regex").value(true).key("vision").value(vision).key("fim").value(true);
   w.end_object();
 }
 
@@ -96,7 +96,7 @@ void write_model(JsonWriter& w, const App& app, const std::string& name) {
     w.value(service->engine->info().max_model_len);
   }
   w.key("permission").begin_array().end_array();
-  write_capabilities(w);
+  write_capabilities(w, app.codec() != nullptr && app.codec()->vision);
   if (service != nullptr) {
     const int64_t context = service->engine->info().max_model_len;
     w.key("limits")

@@ -1,4 +1,6 @@
 // Routes that run the codec only (server.md §7 count_tokens, §6 input_tokens, §8.2): they answer while the model loads.
+#include <memory>
+
 #include "server/app.h"
 #include "server/fields.h"
 #include "server/prepare.h"
@@ -15,15 +17,28 @@ const Codec* codec_or_refuse(App& app, Exchange& exchange) {
 
 struct Rendered {
   codec::ConvertedRequest request;
-  std::vector<TokenId> tokens;
+  codec::RenderedPrompt prompt;
+  EncodedPrompt encoded;
 };
 
-std::expected<Rendered, ApiFailure> render(App& app, const std::string& tenant, const Codec& codec, codec::Api api,
-                                           const Json& body) {
-  Rendered out;
-  out.request = DI_TRY(convert_body(app, tenant, api, body, codec.options));
-  out.tokens = DI_TRY(encode_request(out.request, *codec.tokenizer, codec.options));
-  return out;
+// Goes on with the prompt of a body; a body that has none is answered with its error.
+void render(App& app, const ExchangeRef& exchange, const Codec& codec, codec::Api api, const Json& body,
+            const std::function<void(const Rendered&)>& then) {
+  const std::string& tenant = exchange->context().tenant;
+  auto request = convert_body(app, tenant, api, body, codec.options);
+  if (!request) return app.reply_error(*exchange, request.error());
+  const auto rendered = std::make_shared<Rendered>();
+  rendered->request = *std::move(request);
+  rendered->prompt =
+      codec::render_conversation(rendered->request.conversation, rendered->request.version, codec.options.special);
+  with_images(app, tenant, rendered->prompt.image_sources,
+              [&app, &codec, exchange, rendered, then](const Images& images) {
+                if (!images) return app.reply_error(*exchange, images.error());
+                auto encoded = encode_rendered(rendered->prompt, *codec.tokenizer, codec.options, *images);
+                if (!encoded) return app.reply_error(*exchange, encoded.error());
+                rendered->encoded = *std::move(encoded);
+                then(*rendered);
+              });
 }
 
 void count(App& app, const ExchangeRef& exchange, codec::Api api, std::string_view object) {
@@ -31,14 +46,14 @@ void count(App& app, const ExchangeRef& exchange, codec::Api api, std::string_vi
   if (codec == nullptr) return;
   const auto body = parse_body(api, exchange->request().body, codec->options);
   if (!body) return app.reply_error(*exchange, body.error());
-  const auto rendered = render(app, exchange->context().tenant, *codec, api, *body);
-  if (!rendered) return app.reply_error(*exchange, rendered.error());
-  std::string out;
-  JsonWriter w(out);
-  w.begin_object();
-  if (!object.empty()) w.key("object").value(object);
-  w.key("input_tokens").value(rendered->tokens.size()).end_object();
-  app.reply_json(*exchange, std::move(out));
+  render(app, exchange, *codec, api, *body, [&app, exchange, object](const Rendered& rendered) {
+    std::string out;
+    JsonWriter w(out);
+    w.begin_object();
+    if (!object.empty()) w.key("object").value(object);
+    w.key("input_tokens").value(rendered.encoded.ids.size()).end_object();
+    app.reply_json(*exchange, std::move(out));
+  });
 }
 
 // Which API a body is written for.
@@ -53,13 +68,8 @@ codec::Api api_of(const Json& body) {
   return codec::Api::kChat;
 }
 
-std::expected<std::vector<TokenId>, ApiFailure> tokens_of(App& app, const std::string& tenant, const Codec& codec,
-                                                          Json body) {
-  if (!body.is_object()) return invalid_field("", "expected a JSON object", "invalid_type");
-  if (body.find_value("messages") != nullptr) {
-    if (body.find_value("model") == nullptr) body.set("model", Json(app.config().served_model_names[0]));
-    return DI_TRY(render(app, tenant, codec, api_of(body), body)).tokens;
-  }
+// Of a body without messages.
+std::expected<std::vector<TokenId>, ApiFailure> tokens_of_text(const Codec& codec, const Json& body) {
   std::optional<std::string> text = DI_TRY(string_field(body, "prompt"));
   if (!text) text = DI_TRY(string_field(body, "content"));
   if (!text) return invalid_field("prompt", "missing field `prompt`", "missing_field");
@@ -92,29 +102,39 @@ void handle_input_tokens(App& app, const ExchangeRef& exchange) {
 void handle_tokenize(App& app, const ExchangeRef& exchange) {
   const Codec* codec = codec_or_refuse(app, *exchange);
   if (codec == nullptr) return;
-  const auto body = parse_body(codec::Api::kChat, exchange->request().body, codec->options);
+  auto body = parse_body(codec::Api::kChat, exchange->request().body, codec->options);
   if (!body) return app.reply_error(*exchange, body.error());
-  const auto tokens = tokens_of(app, exchange->context().tenant, *codec, *body);
-  if (!tokens) return app.reply_error(*exchange, tokens.error());
+  if (!body->is_object())
+    return app.reply_error(*exchange, invalid_field("", "expected a JSON object", "invalid_type").error());
   const auto strings = bool_field(*body, "return_token_strs");
   if (!strings) return app.reply_error(*exchange, strings.error());
-  std::string out;
-  JsonWriter w(out);
-  w.begin_object().key("count").value(tokens->size()).key("max_model_len");
-  if (app.service() == nullptr) {
-    w.null();
-  } else {
-    w.value(app.service()->engine->info().max_model_len);
+  const auto reply = [&app, exchange, codec, with_strings = strings->value_or(false)](const std::vector<TokenId>& ids) {
+    std::string out;
+    JsonWriter w(out);
+    w.begin_object().key("count").value(ids.size()).key("max_model_len");
+    if (app.service() == nullptr) {
+      w.null();
+    } else {
+      w.value(app.service()->engine->info().max_model_len);
+    }
+    w.key("tokens");
+    write_tokens(w, ids);
+    if (with_strings) {
+      w.key("token_strs").begin_array();
+      for (const TokenId id : ids) w.value(codec->tokenizer->decode(std::span(&id, 1)));
+      w.end_array();
+    }
+    w.end_object();
+    app.reply_json(*exchange, std::move(out));
+  };
+  if (body->find_value("messages") != nullptr) {
+    if (body->find_value("model") == nullptr) body->set("model", Json(app.config().served_model_names[0]));
+    return render(app, exchange, *codec, api_of(*body), *body,
+                  [reply](const Rendered& rendered) { reply(rendered.encoded.ids); });
   }
-  w.key("tokens");
-  write_tokens(w, *tokens);
-  if (strings->value_or(false)) {
-    w.key("token_strs").begin_array();
-    for (const TokenId id : *tokens) w.value(codec->tokenizer->decode(std::span(&id, 1)));
-    w.end_array();
-  }
-  w.end_object();
-  app.reply_json(*exchange, std::move(out));
+  const auto tokens = tokens_of_text(*codec, *body);
+  if (!tokens) return app.reply_error(*exchange, tokens.error());
+  reply(*tokens);
 }
 
 void handle_detokenize(App& app, const ExchangeRef& exchange) {
@@ -134,23 +154,15 @@ void handle_detokenize(App& app, const ExchangeRef& exchange) {
   app.reply_json(*exchange, std::move(out));
 }
 
-void handle_render(App& app, const ExchangeRef& exchange) {
-  const Codec* codec = codec_or_refuse(app, *exchange);
-  if (codec == nullptr) return;
-  auto body = parse_body(codec::Api::kChat, exchange->request().body, codec->options);
-  if (!body) return app.reply_error(*exchange, body.error());
-  const auto rendered = render(app, exchange->context().tenant, *codec, api_of(*body), *body);
-  if (!rendered) return app.reply_error(*exchange, rendered.error());
-  const codec::ConvertedRequest& request = rendered->request;
-  const codec::RenderedPrompt prompt =
-      codec::render_conversation(request.conversation, request.version, codec->options.special);
-  std::string out;
-  JsonWriter w(out);
-  w.begin_object().key("prompt").value(prompt.text).key("token_ids");
-  write_tokens(w, rendered->tokens);
+namespace {
+
+void write_rendered(JsonWriter& w, const Rendered& rendered) {
+  const codec::ConvertedRequest& request = rendered.request;
+  w.begin_object().key("prompt").value(rendered.prompt.text).key("token_ids");
+  write_tokens(w, rendered.encoded.ids);
   // The parts of the text that are single special tokens, as byte ranges.
   w.key("segments").begin_array();
-  for (const auto& [begin, end] : prompt.special_ranges) w.begin_array().value(begin).value(end).end_array();
+  for (const auto& [begin, end] : rendered.prompt.special_ranges) w.begin_array().value(begin).value(end).end_array();
   w.end_array().key("stop").begin_array();
   for (const std::string& stop : request.parsing.stop_sequences) w.value(stop);
   w.end_array().key("inference_options").begin_object();
@@ -163,7 +175,21 @@ void handle_render(App& app, const ExchangeRef& exchange) {
     w.null();
   }
   w.end_object().end_object();
-  app.reply_json(*exchange, std::move(out));
+}
+
+}  // namespace
+
+void handle_render(App& app, const ExchangeRef& exchange) {
+  const Codec* codec = codec_or_refuse(app, *exchange);
+  if (codec == nullptr) return;
+  const auto body = parse_body(codec::Api::kChat, exchange->request().body, codec->options);
+  if (!body) return app.reply_error(*exchange, body.error());
+  render(app, exchange, *codec, api_of(*body), *body, [&app, exchange](const Rendered& rendered) {
+    std::string out;
+    JsonWriter w(out);
+    write_rendered(w, rendered);
+    app.reply_json(*exchange, std::move(out));
+  });
 }
 
 }  // namespace di::server

@@ -10,8 +10,15 @@
 #include <atomic>
 #include <thread>
 
+#include "server/support.h"
+
 namespace di::server {
 namespace {
+
+// One pixel.
+constexpr std::string_view kPixel =
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg"
+    "gg==";
 
 // Answers each connection by its path, one after the other.
 class Loopback {
@@ -68,6 +75,9 @@ class Loopback {
       return "HTTP/1.1 302 Found\r\nlocation: " + to + "\r\ncontent-length: 0\r\n\r\n";
     };
     if (path == "/image") return with_body("bytes of an image");
+    if (path == "/pixel.png") return with_body(codec::read_data_url(kPixel).value());
+    if (path == "/moved.png") return moved("/pixel.png");
+    if (path == "/inner.png") return moved("http://127.0.0.1/pixel.png");
     if (path == "/large") return with_body(std::string(2000, 'x'));
     if (path == "/chunked") return "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nbytes\r\n0\r\n\r\n";
     if (path == "/endless") return "HTTP/1.1 200 OK\r\n\r\n" + std::string(5000, 'x');
@@ -149,6 +159,65 @@ TEST_F(MediaFetch, OffUnlessConfigured) {
   options_.policy = {};
   EXPECT_EQ(get("/image"), "link: links are not fetched here");
   EXPECT_EQ(server_.requests(), 0);
+}
+
+// Links through the routes: fetched where the configuration allows it, counted like any image, and otherwise an error
+// of that request which says nothing of what is behind the link.
+class LinkedImages : public NamedMediaFetch {
+ protected:
+  void SetUp() override {
+    NamedMediaFetch::SetUp();
+    if (test_tokenizer() == nullptr) GTEST_SKIP() << "no tokenizer.json in models/tiny nor in the reference vectors";
+    ServerConfig config;
+    config.media_fetch = options_;
+    config.media_fetch.policy.allow_domains = {"localhost"};
+    server_of_requests_ = std::make_unique<TestServer>(std::move(config));
+    server_of_requests_->use_scripted({});
+  }
+  static Json url_part(const std::string& url) {
+    return *parse_json(R"({"type":"image_url","image_url":{"url":")" + url + R"("}})");
+  }
+  Answer ask(const std::vector<std::string>& urls) {
+    Json parts;
+    for (const std::string& url : urls) parts.push_back(url_part(url));
+    return server_of_requests_->ask(
+        post(R"({"model":"test","messages":[{"role":"user","content":)" + to_json(parts) + "}]}"));
+  }
+  std::string link(const std::string& path) const { return server_.url(path).replace(7, 9, "localhost"); }
+  static int64_t prompt_tokens(const Answer& answer) {
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    const Json body = answer.json();
+    return answer.status == 200 ? *body.find("usage")->find("prompt_tokens")->to_i64() : 0;
+  }
+  std::unique_ptr<TestServer> server_of_requests_;
+};
+
+TEST_F(LinkedImages, CountLikeThoseSentAlong) {
+  const int64_t expected = prompt_tokens(ask({std::string(kPixel)}));
+  EXPECT_GT(expected, 184);
+  EXPECT_EQ(prompt_tokens(ask({link("/pixel.png")})), expected);
+  EXPECT_EQ(prompt_tokens(ask({link("/moved.png")})), expected);
+  // Each link is fetched once per request, several at a time.
+  const int before = server_.requests();
+  std::vector<std::string> many(20, link("/pixel.png"));
+  for (size_t i = 0; i < 10; ++i) many[i] += fmt::format("#{}", i);
+  EXPECT_EQ(prompt_tokens(ask(many)), prompt_tokens(ask(std::vector<std::string>(20, std::string(kPixel)))));
+  EXPECT_EQ(server_.requests(), before + 11);
+}
+
+TEST_F(LinkedImages, FailEachForItself) {
+  const std::string elsewhere = "http://example.invalid/pixel.png";
+  for (const std::string& url : {link("/none"), link("/loop"), link("/away"), link("/file"), link("/inner.png"),
+                                 server_.url("/pixel.png"), elsewhere, std::string("http://169.254.169.254/")}) {
+    const Answer answer = ask({std::string(kPixel), url});
+    EXPECT_EQ(answer.status, 400) << url;
+    const Json error = answer.error();
+    EXPECT_EQ(error.find("message")->as_string(), ".messages[0].image[1]: Failed to download image from " + url);
+    EXPECT_EQ(error.find("param")->as_string(), "messages[0]");
+    EXPECT_EQ(answer.error_code(), "invalid_value");
+  }
+  EXPECT_EQ(ask({link("/image")}).status, 400) << "bytes that are no image";
+  EXPECT_EQ(ask({std::string(kPixel)}).status, 200);
 }
 
 }  // namespace

@@ -347,6 +347,7 @@ class TestServer {
     service.codec.special = codec::SpecialSpellings::for_tokenizer(*service.tokenizer);
     service.codec.models = {{"test", codec::ModelVersion::kV41}};
     service.system_fingerprint = "fp_test";
+    service.vision = true;
     app_.set_ready(std::move(service));
   }
 
