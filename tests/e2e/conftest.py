@@ -1,8 +1,15 @@
+import os
+import tempfile
+
 import harness
 import pytest
 
 
 def pytest_configure(config):
+    # Servers share what they measured, but not with the user's own.
+    curves = tempfile.TemporaryDirectory(prefix="deepinfer-curves-")
+    config.add_cleanup(curves.cleanup)
+    os.environ.setdefault("DEEPINFER_SPEC_CURVE_CACHE", curves.name)
     config.addinivalue_line("markers", "release_only: measures the product (memory, start script) or is too slow under a sanitizer")
 
 
