@@ -42,10 +42,11 @@ Result<Json> constraint_members(const ConstraintOptions& options) {
   } else if (!options.json_schema.empty()) {
     const std::string& text = options.json_schema;
     const bool inline_text = text.starts_with('{') || text == "true" || text == "false";
-    Json schema = inline_text ? DI_TRY(parse_json(text)) : DI_TRY(parse_json_file(text));
+    Result<Json> schema = inline_text ? parse_json(text) : parse_json_file(text);
+    if (!schema) return fail(Errc::kInvalidRequest, "no schema: {}", schema.error().message);
     Json body = object("name", Json("answer"));
     body.set("strict", Json(true));
-    body.set("schema", std::move(schema));
+    body.set("schema", std::move(*schema));
     format = object("type", Json("json_schema"));
     format.set("json_schema", std::move(body));
   }

@@ -87,21 +87,29 @@ Result<std::string> kv_secret(const std::string& path) {
   std::_Exit(128 + signal_number);
 }
 
-// server.md §2.6, in its order. Each pause ends at once on a further signal.
-// False: called off by /admin/undrain.
+// server.md §2.6, in its order. `signalled`: a signal asked for it, so that it cannot be called off, and a further one
+// leaves at once. A first signal on top of /admin/drain (a service manager's, after its stop hook) only ends the pause
+// before new requests are refused. False: called off by /admin/undrain.
 bool drain(server::App& app, server::HttpServer& http, Signals& signals, const server::ServerConfig& config,
-           const Clock& clock, const std::atomic<bool>& wanted) {
+           const Clock& clock, const std::atomic<bool>& wanted, bool signalled) {
   DI_LOG(kInfo, "draining: {} requests under way", http.open_exchanges());
   app.announce_drain();
-  if (config.drain_delay_ms > 0) {
-    if (const int again = signals.wait(static_cast<int>(config.drain_delay_ms))) leave_now(again);
-  }
-  if (!wanted.load()) return false;
+  bool heard = false;  // a signal since the drain began
+  const auto pause = [&](int64_t ms) {
+    const int number = signals.wait(static_cast<int>(ms));
+    if (number == 0) return;
+    if (signalled) leave_now(number);
+    signalled = heard = true;
+  };
+  const auto called_off = [&] { return !signalled && !wanted.load(); };
+  const int64_t refuse_at = clock.now_ns() + config.drain_delay_ms * kNsPerMs;
+  while (!heard && !called_off() && clock.now_ns() < refuse_at) pause((refuse_at - clock.now_ns()) / kNsPerMs + 1);
+  if (called_off()) return false;
   app.refuse_new();
   const int64_t deadline = clock.now_ns() + config.drain_timeout_ms * kNsPerMs;
   while (!http.wait_until_idle(0) && clock.now_ns() < deadline) {
-    if (const int again = signals.wait(20)) leave_now(again);
-    if (!wanted.load()) return false;
+    pause(20);
+    if (called_off()) return false;
   }
   app.abort_all();
   http.wait_until_idle(2000);
@@ -211,8 +219,7 @@ void run_until_drained(server::App& app, server::HttpServer& http, Signals& sign
       signal_number = signals.wait(StatusLine::kEveryMs);
       if (log_enabled(LogLevel::kInfo)) status.log(app);
     }
-    if (signal_number != 0) drain_wanted.store(true);
-    if (drain(app, http, signals, app.config(), clock, drain_wanted)) return;
+    if (drain(app, http, signals, app.config(), clock, drain_wanted, signal_number != 0)) return;
     DI_LOG(kInfo, "not draining any more");
     app.undo_drain();
     signal_number = 0;

@@ -11,6 +11,7 @@ from wire import APIS, MODEL, PATHS, ask, body, sse, tool
 
 SCRIPT = [
     {"match": "Kslow", "text": "one two three four five six seven eight nine ten " * 100, "delays_ms": 10},
+    {"match": "Kwhile", "text": "one two three four five six seven eight nine ten", "delays_ms": 100},
     {"match": "Kfault", "text": "one two three", "fault": {"kind": "error", "at": 2}},
     {"match": "Kthink", "text": "let me think</think>It is 42."},
     {"match": "Kblue", "text": "The sky is blue."},
@@ -168,7 +169,7 @@ def test_a_cancelled_request_ends_properly(scripted, api):
         while chunk := connection.read_chunk():
             data += chunk
     assert {"chat": b'"stop_reason":"cancelled"', "responses": b"response.completed", "messages": b"message_stop"}[api] in data
-    wait_until(lambda: idle(scripted), "freed", 1)
+    wait_until(lambda: idle(scripted), "freed", 5)
     assert scripted.json("POST", "/v1/requests/no-such/cancel")["status"] == "not_found"
 
 
@@ -179,14 +180,14 @@ def test_a_client_that_leaves_frees_its_place(scripted, api, stream):
     connection.send(post(PATHS[api], body(api, "Kslow", stream=stream)))
     wait_until(lambda: scripted.metric("vllm:num_requests_running") == 1, "running")
     connection.socket.close()
-    wait_until(lambda: idle(scripted), "freed", 1)
+    wait_until(lambda: idle(scripted), "freed", 5)
     produced = scripted.metric("vllm:generation_tokens_total")
     assert ask(scripted, "chat", "hello").text == "ok"
     assert scripted.metric("vllm:generation_tokens_total") <= produced + 2
 
 
 def test_leaving_while_queued_and_in_prefill(start, script_file):
-    server = start("--engine", "mock:prefill_tps=2000,step_ms=5", "--max-num-seqs", 1)
+    server = start("--engine", "mock:prefill_tps=300,step_ms=5", "--max-num-seqs", 1)
     first = server.connect()
     first.send(post(CHAT, body("chat", "word " * 6000)))
     wait_until(lambda: server.metric("vllm:num_requests_running") == 1, "in prefill")
@@ -194,9 +195,9 @@ def test_leaving_while_queued_and_in_prefill(start, script_file):
     queued.send(post(CHAT, body("chat", "another")))
     wait_until(lambda: server.metric("vllm:num_requests_waiting") == 1, "queued")
     queued.socket.close()
-    wait_until(lambda: server.metric("vllm:num_requests_waiting") == 0, "left the queue", 1)
+    wait_until(lambda: server.metric("vllm:num_requests_waiting") == 0, "left the queue", 10)
     first.socket.close()
-    wait_until(lambda: server.metric("vllm:num_requests_running") == 0, "left the prefill", 1)
+    wait_until(lambda: server.metric("vllm:num_requests_running") == 0, "left the prefill", 10)
     assert server.metric("vllm:generation_tokens_total") == 0
     assert server.metric("deepinfer:requests_aborted_total", phase="queue") == 1
     assert server.metric("deepinfer:requests_aborted_total", phase="prefill") + server.metric("deepinfer:requests_aborted_total", phase="decode") == 1
@@ -328,6 +329,24 @@ def test_drain_can_be_called_off(start, script_file):
     assert ask(server, "chat", "hello").text == "ok"
     server.json("POST", "/admin/drain")
     server.json("POST", "/admin/undrain")
+    server.json("POST", "/admin/drain")
+    server.process.terminate()  # does not wait the rest of the minute
+    assert server.process.wait(20) == 0
+
+
+def test_a_first_signal_on_top_of_a_drain_harms_nobody(start, script_file):
+    """What a service manager does: its stop hook calls /admin/drain, then it sends SIGTERM."""
+    server = start("--engine", f"scripted:{script_file}", "--drain-delay", "60s")
+    with server.connect() as connection:
+        connection.send(post("/v1/messages", body("messages", "Kwhile", stream=True)))
+        connection.read_head()
+        assert server.json("POST", "/admin/drain")["status"] == "draining"
+        server.process.terminate()
+        data = b""
+        while chunk := connection.read_chunk():
+            data += chunk
+    assert sse(data)[-1][0] == "message_stop"
+    assert server.process.wait(20) == 0
 
 
 def test_draining_ends_what_does_not_end(start, script_file):

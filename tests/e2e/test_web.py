@@ -94,7 +94,7 @@ def test_an_answer_is_stopped_with_escape(tab, server):
     page.keyboard.press("Enter")
     page.locator("article.assistant .md").wait_for()
     page.get_by_label("Your message").press("Escape")
-    page.get_by_text("Stopped.").wait_for()
+    page.get_by_text("Stopped.").wait_for(timeout=60000)
     harness.wait_until(lambda: server.metric("vllm:num_requests_running") == 0, "the request ends in the engine", 5)
     assert page.get_by_role("button", name="Answer again").is_visible()
 

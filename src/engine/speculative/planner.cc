@@ -162,6 +162,7 @@ void DraftPlanner::round_done(const Round& round, SequenceConfidences& sequence)
 }
 
 void DraftPlanner::step_done(const Step& step) {
+  stats_.draft_seconds += step.draft_ms * 1e-3;
   if (drafts_ == 0 || curve_.empty() || step.num_seqs == 0) return;
   const CurvePoint* point = curve_.at(step.rows);
   if (point == nullptr) return;
@@ -176,7 +177,6 @@ void DraftPlanner::step_done(const Step& step) {
   stats_.plain_seconds +=
       static_cast<double>(step.emitted) / step.num_seqs * (plain->ms + runtime_.slope() * step.num_seqs) * 1e-3;
   stats_.speculative_seconds += (rows_ms + step.draft_ms) * 1e-3;
-  stats_.draft_seconds += step.draft_ms * 1e-3;
 }
 
 SpeculationStats DraftPlanner::stats() const {

@@ -269,15 +269,22 @@ export class Chat {
     announce(answer.error ? answer.error.text ?? "The answer broke off" : `Answer complete: ${answer.content.slice(0, 400)}`);
   }
 
-  // Reads the stream into the message; draws at most once a frame.
+  // Reads the stream into the message; draws at most once a frame, and no more than a quarter of the time, so that a long
+  // answer on a slow machine does not keep the page from hearing its user.
   async receive(answer, body, draw) {
     let due = false;
     let finished = false;
+    let cost = 0;
     const later = () => {
       if (due) return;
       due = true;
-      const run = () => { due = false; if (answer.running) draw(); };
-      if (answer.content.length > 20000) setTimeout(run, 250);
+      const run = () => {
+        due = false;
+        const begun = performance.now();
+        if (answer.running) draw();
+        cost = performance.now() - begun;
+      };
+      if (cost > 4) setTimeout(run, 3 * cost);
       else requestAnimationFrame(run);
     };
     await stream("v1/chat/completions", {body, signal: this.running.signal, onEvent: (_, data) => {
