@@ -60,7 +60,7 @@ struct ServerConfig {
   bool allow_priority = false;   // everybody may set a priority
   bool nonstream_keep_alive = false;
   bool usage_details = false;  // the usage of an answer says what drafts it had
-  bool require_auth = false;  // no start on an open address without keys
+  bool require_auth = false;   // no start on an open address without keys
   AuthOptions auth;
   std::vector<std::string> cors_origins;   // "*": all; empty: no CORS
   Json effective;                          // of /server_info: the options as given
