@@ -94,7 +94,7 @@ bool drain(server::App& app, server::HttpServer& http, Signals& signals, const s
            const Clock& clock, const std::atomic<bool>& wanted, bool signalled) {
   DI_LOG(kInfo, "draining: {} requests under way", http.open_exchanges());
   app.announce_drain();
-  bool heard = false;  // a signal since the drain began
+  bool heard = signalled && wanted.load();  // a signal after the drain was asked for
   const auto pause = [&](int64_t ms) {
     const int number = signals.wait(static_cast<int>(ms));
     if (number == 0) return;
