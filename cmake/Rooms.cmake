@@ -72,6 +72,21 @@ function(di_room_tests name)
   set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 900)
 endfunction()
 
+# The C interface of a room from C (tests/<name>/c_api_check.c), against the shared library that others would link.
+function(di_c_api_check name)
+  add_executable(${name}_c_api_check ${CMAKE_SOURCE_DIR}/tests/${name}/c_api_check.c)
+  set_target_properties(${name}_c_api_check PROPERTIES C_STANDARD 11)
+  target_compile_options(${name}_c_api_check PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Werror)
+  target_include_directories(${name}_c_api_check PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(${name}_c_api_check PRIVATE deepinfer_${name})
+  # The sanitizer's runtime has to come with the program where the library was built with it.
+  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+    set_target_properties(${name}_c_api_check PROPERTIES LINKER_LANGUAGE CXX)
+  endif()
+  add_test(NAME ${name}_c_api COMMAND ${name}_c_api_check ${CMAKE_SOURCE_DIR}/models/tiny)
+  set_tests_properties(${name}_c_api PROPERTIES LABELS unit TIMEOUT 120)
+endfunction()
+
 function(di_test_data)
   if(NOT EXISTS ${DI_VECTORS_DIR})
     message(STATUS "reference vectors not found at ${DI_VECTORS_DIR}: tests that need them will be skipped")

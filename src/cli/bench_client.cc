@@ -6,7 +6,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,19 +16,11 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "base/cpu_time.h"
 #include "base/json.h"
 
 namespace di::cli {
 namespace {
-
-double cpu_seconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 Result<sockaddr_in> address_of(const std::string& host, uint16_t port) {
   addrinfo hints{};
@@ -200,7 +191,7 @@ class Load {
   Load& operator=(const Load&) = delete;
 
   LoadReport run(const std::function<void(size_t)>& progress) {
-    const double cpu = cpu_seconds();
+    const double cpu = process_cpu_seconds();
     start_ns_ = clock_.now_ns();
     size_t told = 0;
     while (done_ < requests_.size()) {
@@ -213,7 +204,7 @@ class Load {
     int64_t end = 0;
     for (const LoadResult& result : report_.results) end = std::max(end, result.end_ns);
     report_.duration_ns = end;
-    report_.client_cpu_s = cpu_seconds() - cpu;
+    report_.client_cpu_s = process_cpu_seconds() - cpu;
     return std::move(report_);
   }
 

@@ -1,6 +1,5 @@
 // deepinfer bench engine: what the engine itself costs (a runner that only takes time), what requests see that arrive
 // by a fixed trace, and what continuous batching is worth on a model.
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -11,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "base/cpu_time.h"
 #include "cli/local_model.h"
 #include "cli/options.h"
 #include "engine/engine.h"
@@ -154,15 +154,6 @@ void bench_arrivals(const Clock& clock) {
   }
 }
 
-double cpu_seconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
 // How requests are computed: one at a time or all that are there, steps overlapping with the host's work or not.
 struct Mode {
   const char* name;
@@ -183,10 +174,10 @@ struct Rate {
 };
 
 Rate measure(engine::EngineApi& engine, int32_t concurrent, const Clock& clock) {
-  const double cpu = cpu_seconds();
+  const double cpu = process_cpu_seconds();
   const Seen seen = drive(engine, std::vector<Arrival>(static_cast<size_t>(concurrent), Arrival{0, 16, 64}), clock);
   const auto tokens = static_cast<double>(seen.tokens);
-  return {tokens / seen.seconds, tokens / (cpu_seconds() - cpu)};
+  return {tokens / seen.seconds, tokens / (process_cpu_seconds() - cpu)};
 }
 
 void print_rates(const char* what, const std::function<void(const Mode&, int32_t, Rate&)>& fill) {

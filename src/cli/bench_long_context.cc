@@ -10,6 +10,7 @@
 #include <ctime>
 #include <random>
 
+#include "base/cpu_time.h"
 #include "base/thread_pool.h"
 #include "cli/local_model.h"
 #include "kernels/cpu/cpu.h"
@@ -24,12 +25,6 @@ using namespace model;
 
 // Decoded tokens per context, of which the median counts.
 constexpr int32_t kTokens = 9;
-
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
 
 double resident_mib() {
   rusage usage{};
@@ -181,19 +176,19 @@ Result<Row> measure(const FixtureModel& model, const ConformanceBackend& backend
   }
   Row row{.context = context};
   if (prefill) {
-    const double begin = cpu_seconds();
+    const double begin = process_cpu_seconds();
     for (int32_t at = 0; at < context; at += 512) {
       DI_TRY(run->feed(tokens, at, std::min(512, context - at), INT_MAX));
     }
-    row.prefill_s = cpu_seconds() - begin;
+    row.prefill_s = process_cpu_seconds() - begin;
   } else {
     fill_cache(run->cache(), random);
   }
   std::vector<double> times;
   for (int32_t i = 0; i < kTokens; ++i) {
-    const double begin = cpu_seconds();
+    const double begin = process_cpu_seconds();
     const std::vector<float> logits = DI_TRY(run->feed(tokens, context + i, 1, context + i));
-    times.push_back(cpu_seconds() - begin);
+    times.push_back(process_cpu_seconds() - begin);
     if (!std::all_of(logits.begin(), logits.end(), [](float v) { return v == v && v < 1e30F && v > -1e30F; })) {
       return fail(Errc::kInternal, "a logit at context {} is not finite", context);
     }

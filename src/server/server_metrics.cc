@@ -2,11 +2,11 @@
 
 #include <dirent.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <fstream>
 
+#include "base/cpu_time.h"
 #include "server/speculation_metrics.h"
 
 namespace di::server {
@@ -54,15 +54,6 @@ double open_files() {
   while (readdir(dir) != nullptr) ++count;
   closedir(dir);
   return count;
-}
-
-double cpu_seconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 }  // namespace
@@ -133,7 +124,7 @@ ServerMetrics::ServerMetrics(const std::string& model_name, std::unique_ptr<Metr
   registry_->gauge_from("process_resident_memory_bytes", "Resident memory size in bytes.", {}, resident_bytes);
   registry_->gauge_from("process_open_fds", "Number of open file descriptors.", {}, open_files);
   registry_->counter_from("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", {},
-                          cpu_seconds);
+                          process_cpu_seconds);
   // All series are there with 0 from the start.
   for (const char* reason : {"queue_full", "rate_limit"}) rejection_counter(reason);
   for (const char* phase : {"queue", "prefill", "decode"}) {

@@ -17,22 +17,12 @@ namespace {
 
 using structured::ConstraintKind;
 using structured::testing::byte_vocabulary;
+using structured::testing::bytes;
 using structured::testing::compiled;
 using structured::testing::kDsml;
 using structured::testing::kEos;
 using structured::testing::kThinkEnd;
-
-std::vector<int32_t> bytes(std::string_view text) {
-  std::vector<int32_t> out;
-  for (const char c : text) out.push_back(static_cast<uint8_t>(c));
-  return out;
-}
-
-std::string text_of(const std::vector<int32_t>& tokens) {
-  std::string out;
-  for (const int32_t t : tokens) out += byte_vocabulary()->bytes(t);
-  return out;
-}
+using structured::testing::text_of;
 
 struct Answer {
   std::vector<int32_t> tokens;

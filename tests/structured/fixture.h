@@ -39,6 +39,19 @@ inline const VocabularyRef& byte_vocabulary() {
   return vocabulary;
 }
 
+// A text as single bytes, and tokens as text.
+inline std::vector<TokenId> bytes(std::string_view text) {
+  std::vector<TokenId> out;
+  for (const char c : text) out.push_back(static_cast<uint8_t>(c));
+  return out;
+}
+
+inline std::string text_of(const std::vector<TokenId>& tokens) {
+  std::string out;
+  for (const TokenId t : tokens) out += byte_vocabulary()->bytes(t);
+  return out;
+}
+
 inline Expected<CompiledRef> compile_spec(ConstraintKind kind, std::string_view payload, SpecOptions options = {},
                                           bool reasoning = false, const Limits& limits = {}) {
   ConstraintSpec spec;
