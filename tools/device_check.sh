@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that is to be seen on an NVIDIA device, in runs of less than nine minutes each, every one with one log.
 #
-#   tools/device_check.sh pack              here: builds (preset cuda) and packs the programs with their libraries into
-#                                           .carry/device (some tens of MiB; ignored by git)
+#   tools/device_check.sh pack              here: builds (preset hopper) and packs the programs with their libraries into
+#                                           .carry/device.tar.xz (some 15 MiB; ignored by git)
 #   tools/device_check.sh run LOG [PART…]   there: runs these parts of what was packed (all), writes LOG and ends with
 #                                           one line per part; the exit status is 0 when none failed
 #   tools/device_check.sh dry               here: every part, where there is no device: each must say that it skips
@@ -23,16 +23,16 @@ declare -A runs=(
 )
 
 pack() {
-  tools/build.sh cuda "${programs[@]}" || return
+  tools/build.sh hopper "${programs[@]}" || return
   local program library name packed=("${programs[@]}")
-  if tools/build.sh cuda api_calls; then packed+=(libapi_calls.so); else echo "without the part calls: no CUPTI here"; fi
+  if tools/build.sh hopper api_calls; then packed+=(libapi_calls.so); else echo "without the part calls: no CUPTI here"; fi
   rm -rf "$carry"
   mkdir -p "$carry/lib" "$carry/libc"
   for program in "${packed[@]}"; do
-    strip -o "$carry/$program" "build/cuda/$program" || return
+    strip -o "$carry/$program" "build/hopper/$program" || return
   done
   # The C library goes apart: it is used only where the machine's own is older. The toolkit's libraries are there.
-  for program in "${packed[@]}"; do ldd "build/cuda/$program"; done |
+  for program in "${packed[@]}"; do ldd "build/hopper/$program"; done |
     awk '/=> \//{print $3} /^[[:space:]]*\/lib/{print $1}' | sort -u | while read -r library; do
     name=$(basename "$library")
     case $name in
@@ -42,12 +42,16 @@ pack() {
     esac
   done
   strip "$carry"/lib/* 2>/dev/null
-  du -sh "$carry"
+  tar -C "$(dirname "$carry")" -cf - "$(basename "$carry")" | xz -5 --lzma2=dict=64MiB,preset=5 -c >"$carry.tar.xz" && du -sh "$carry.tar.xz"
 }
 
 start=("env")
 # Chooses how the packed programs start on this machine.
 choose_start() {
+  if [[ $carry.tar.xz -nt $carry ]]; then
+    mkdir -p "$carry"
+    tar -C "$(dirname "$carry")" -xJf "$carry.tar.xz" || return
+  fi
   local libraries=$PWD/$carry/lib:/usr/local/cuda/lib64
   start=(env "LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
   if "${start[@]}" "$carry/deepinfer" --version >/dev/null 2>&1; then return; fi
@@ -109,6 +113,25 @@ calls() {
     awk '$3 != $2 {printf "%-44s %8.2f a step\n", $1, ($3 - $2) / 100}'
 }
 
+# The bundled model behind the server at 64 requests at once: throughput, time to the first token, time per token, and the
+# share of time in which the device waited for the next step.
+serve() {
+  local server status=0 port=8123 i
+  "${start[@]}" "$carry/deepinfer" serve models/tiny --device cuda:0 --port $port --max-num-seqs 64 >"$carry/serve.log" 2>&1 &
+  server=$!
+  for ((i = 0; i < 300; ++i)); do
+    if curl -sf "http://127.0.0.1:$port/readyz" >/dev/null; then break; fi
+    sleep 0.1
+  done
+  "${start[@]}" "$carry/deepinfer" bench serve --base-url "http://127.0.0.1:$port" --tokenizer models/tiny --input-len 512 \
+    --output-len 128 --num-prompts 512 --max-concurrency 64 --num-warmups 64 --ignore-eos || status=$?
+  curl -s "http://127.0.0.1:$port/metrics" | grep -E '^deepinfer:?_?[a-z_]*(idle|step_seconds|spec_decode)[a-z_]*(_sum|_count|_total)?[ {]' | head -n 20
+  kill -TERM "$server"
+  wait "$server" || status=$?
+  tail -n 5 "$carry/serve.log"
+  return "$status"
+}
+
 # The layers at their real widths, with the ceilings of the kernel benchmark if it ran.
 layers() {
   local ceilings=() read_gbs matrix
@@ -151,7 +174,7 @@ run() {
 
 # Without a device no part may do anything but say so.
 dry() {
-  local out status=0
+  local out said status=0
   choose_start || return
   for out in \
     "$carry/kernels_cuda_tests --gtest_brief=1" \
@@ -161,7 +184,8 @@ dry() {
     "$carry/deepinfer bench model --device cuda:0" \
     "$carry/deepinfer run --device cuda:0 models/tiny x"; do
     # shellcheck disable=SC2086
-    if "${start[@]}" $out 2>&1 | grep -qiE 'skipped|no NVIDIA device can be used here'; then
+    said=$("${start[@]}" $out 2>&1)
+    if grep -qiE 'skipped|no NVIDIA device can be used here' <<<"$said"; then
       echo "no device, and says so: $out"
     else
       echo "FAILED without a device: $out"
