@@ -34,14 +34,15 @@ std::vector<int32_t> permutation(Run& r, int64_t n) {
 }
 
 // Entries per sequence are limited to what `positions` can close, blocks of `per_block` entries are scattered.
-Scene draw_scene(Run& r, int64_t past, int64_t ratio, int64_t per_block, int64_t rows = -1) {
+// Sequences begin at 0 or anywhere up to `past`, with `least` >= 0 at that position or behind it.
+Scene draw_scene(Run& r, int64_t past, int64_t ratio, int64_t per_block, int64_t rows = -1, int64_t least = -1) {
   Scene s;
   s.t = rows < 0 ? r.rows() : rows;
   s.sequences = r.integer(1, 3);
   int64_t row = 0;
   for (int64_t i = 0; i < s.sequences; ++i) {
     const int64_t n = i + 1 == s.sequences ? s.t - row : r.integer(0, s.t - row);
-    const int64_t start = r.integer(0, 2) == 0 ? 0 : r.integer(0, past);
+    const int64_t start = least >= 0 ? r.integer(least, past) : r.integer(0, 2) == 0 ? 0 : r.integer(0, past);
     s.first_row.push_back(static_cast<int32_t>(row));
     s.first_position.push_back(static_cast<int32_t>(start));
     for (int64_t j = 0; j < n; ++j) {
@@ -353,23 +354,26 @@ std::vector<int32_t> draw_candidates(Run& r, const Scene& s, int32_t ratio, int3
 }
 
 // exact: steps as values, so that scores are exact in fp32, ties frequent and every output defined bit by bit.
-void selection(Run& r, bool exact) {
-  const int32_t ratio = r.pick<int32_t>({1, 2});
+// many: so many competitors that not all of their scores are looked at a second time.
+void selection(Run& r, bool exact, bool many = false) {
+  many = many && r.real();
+  const int32_t ratio = many ? 1 : r.pick<int32_t>({1, 2});
   const int64_t per_block = r.pick<int64_t>({16, 64, 128});
-  const int64_t past = r.real() ? r.pick<int64_t>({1500, 9000}) : r.pick<int64_t>({8, 60, 700});
-  const Scene s = draw_scene(r, past, ratio, per_block);
+  const int64_t past = many ? 18000 : r.real() ? r.pick<int64_t>({1500, 9000}) : r.pick<int64_t>({8, 60, 700});
+  const Scene s = draw_scene(r, past, ratio, per_block, many ? 1 : -1, many ? 16400 : -1);
   const int64_t width = r.real() ? 128 : r.pick<int64_t>({32, 64, 128});
   const int32_t heads = static_cast<int32_t>(r.real() ? 32 : r.pick<int64_t>({1, 2, 4, 8}));
   const int32_t topk = static_cast<int32_t>(r.real() ? 512 : r.pick<int64_t>({1, 6, 16, 128}));
-  const KvFormat format = r.pick({KvFormat::kE2m1Ue8m0, KvFormat::kE2m1Ue8m0, KvFormat::kF32});
+  const KvFormat format =
+      many ? KvFormat::kE2m1Ue8m0 : r.pick({KvFormat::kE2m1Ue8m0, KvFormat::kE2m1Ue8m0, KvFormat::kF32});
   const Fill fill = exact ? Fill::kSteps : Fill::kNormal;
   const Plane keys = draw_plane(r, s, format, width, per_block, r.integer(0, 3) != 0, fill);
   const Tensor q = r.input(s.t, heads * width, r.dtype(), fill);
-  const Tensor w = r.input(s.t, heads, r.dtype(), fill);
+  const Tensor w = r.input(s.t, heads, r.dtype(), many && exact && r.coin() ? Fill::kZero : fill);
   const float scale = exact ? .125F : 1.F / std::sqrt(static_cast<float>(width * heads));
   const int32_t block = static_cast<int32_t>(r.pick<int64_t>({1, 2, 8}));
   const int32_t candidate_topk = static_cast<int32_t>(r.real() ? 64 : r.pick<int64_t>({1, 4, 16}));
-  const int64_t role = r.integer(0, 2);  // 0: no candidates, 1: their source, 2: their consumer
+  const int64_t role = r.integer(0, many ? 1 : 2);  // 0: no candidates, 1: their source, 2: their consumer
   const int32_t* in = role == 2 ? r.array(draw_candidates(r, s, ratio, block, candidate_topk)) : nullptr;
   int32_t* out = role == 1 && exact ? r.out_array<int32_t>(s.t * candidate_topk) : nullptr;
   const int64_t columns = past + s.t + r.pick<int64_t>({0, 3});
@@ -397,6 +401,9 @@ void case_select(Run& r) {
 void case_select_exact(Run& r) {
   selection(r, true);
 }
+void case_select_many(Run& r) {
+  selection(r, r.coin(), true);
+}
 
 // `stored`: bf16 queries and quantised records as in service, around the numbers of rows and heads where the fast forms
 // change.
@@ -404,16 +411,16 @@ void attention_case(Run& r, bool stored, bool wide = false) {
   const int32_t ratio = r.pick<int32_t>({0, 1, 2, 128});
   const int64_t per_block = r.pick<int64_t>({4, 16, 64});
   const int64_t past = r.real() ? 900 : r.pick<int64_t>({0, 40, 300});
-  const int64_t many = r.real() || !stored ? -1
-                       : wide              ? r.pick<int64_t>({1, 9, 9})
-                                           : r.pick<int64_t>({1, 5, 16, 17, 97});
+  const int64_t many = wide ? r.pick<int64_t>({1, 9}) : r.real() || !stored ? -1 : r.pick<int64_t>({1, 5, 16, 17, 97});
   const Scene s = draw_scene(r, past, ratio, per_block, many);
   const int64_t d = wide ? 512 : stored && !r.real() ? r.pick<int64_t>({64, 128}) : head_dim(r);
   const int32_t heads = static_cast<int32_t>(r.real() || wide ? 64
                                              : stored         ? r.pick<int64_t>({3, 16, 20})
                                                               : r.pick<int64_t>({1, 3, 4, 8}));
   const int32_t rope_dim = rope_width(r);
-  const int32_t window = static_cast<int32_t>(r.real() ? 128 : r.pick<int64_t>({1, 4, 8, 128}));
+  const int32_t window = static_cast<int32_t>(r.real() ? 128
+                                              : wide   ? r.pick<int64_t>({1, 8, 70})
+                                                       : r.pick<int64_t>({1, 4, 8, 128}));
   std::vector<uint8_t> host;
   const KvFormat window_format = r.pick({KvFormat::kF32, KvFormat::kE4m3Ue8m0});
   const RingView ring = draw_ring(r, s, stored ? KvFormat::kE4m3Ue8m0 : window_format, d,
@@ -448,7 +455,7 @@ void attention_case(Run& r, bool stored, bool wide = false) {
   }
   PageView pages;
   const int32_t* chosen = nullptr;
-  const int32_t topk = static_cast<int32_t>(r.real() ? 512 : r.pick<int64_t>({1, 6, 128}));
+  const int32_t topk = static_cast<int32_t>(r.real() ? 512 : r.pick<int64_t>({1, 6, wide ? 70 : 128}));
   if (ratio > 0) {
     KvFormat format = r.pick({KvFormat::kF32, KvFormat::kE4m3Ue8m0, KvFormat::kE2m1E4m3});
     if (stored && format == KvFormat::kF32) format = KvFormat::kE2m1E4m3;
@@ -503,6 +510,7 @@ std::vector<Case> cache_cases() {
           {"index_query", case_index_query},
           {"select", case_select},
           {"select_exact", case_select_exact},
+          {"select_many", case_select_many},
           {"attention", case_attention},
           {"attention_stored", case_attention_stored},
           {"attention_wide_stored", case_attention_wide_stored}};

@@ -365,18 +365,21 @@ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   emulation::warp_barrier();
   const unsigned group = lane_id() / 4;
   const unsigned quad = lane_id() % 4;
-  float out[4];
-  for (unsigned i = 0; i < 4; ++i) {
-    const unsigned row = group + (i >= 2 ? 8 : 0);
-    const unsigned column = 2 * quad + i % 2;
-    float sum = 0.F;
-    for (unsigned k = 0; k < 16; ++k) {
-      const auto* from_a = static_cast<const uint32_t*>(emulation::posted(row % 8 * 4 + k % 8 / 2));
-      const auto* from_b = static_cast<const uint32_t*>(emulation::posted(column * 4 + k % 8 / 2));
-      sum += half_of(from_a[(row >= 8 ? 1 : 0) + (k >= 8 ? 2 : 0)], k % 2) * half_of(from_b[k >= 8 ? 5 : 4], k % 2);
+  const auto* lanes = static_cast<const std::byte*>(emulation::posted(0));
+  const auto registers_of = [&](unsigned lane) {
+    return reinterpret_cast<const uint32_t*>(lanes + lane * emulation::kPostBytes);
+  };
+  float sum[4] = {0.F, 0.F, 0.F, 0.F};
+  for (unsigned pair = 0; pair < 8; ++pair) {
+    const uint32_t* row = registers_of(group * 4 + pair % 4) + pair / 4 * 2;
+    const uint32_t b[2] = {registers_of(2 * quad * 4 + pair % 4)[4 + pair / 4],
+                           registers_of((2 * quad + 1) * 4 + pair % 4)[4 + pair / 4]};
+    for (unsigned high = 0; high < 2; ++high) {
+      for (unsigned i = 0; i < 4; ++i) sum[i] += half_of(row[i / 2], high) * half_of(b[i % 2], high);
     }
-    out[i] = d[i] + sum;
   }
+  float out[4];
+  for (unsigned i = 0; i < 4; ++i) out[i] = d[i] + sum[i];
   emulation::warp_barrier();
   for (unsigned i = 0; i < 4; ++i) d[i] = out[i];
 }
