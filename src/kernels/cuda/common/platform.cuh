@@ -16,10 +16,10 @@
 
 namespace di::kernels::cuda {
 
-// The block's dynamic shared memory, aligned to 128 bytes.
+// The block's dynamic shared memory, aligned to 1024 bytes.
 template <class T>
 __device__ __forceinline__ T* dynamic_shared() {
-  extern __shared__ __align__(128) unsigned char di_dynamic_shared[];
+  extern __shared__ __align__(1024) unsigned char di_dynamic_shared[];
   return reinterpret_cast<T*>(di_dynamic_shared);
 }
 
