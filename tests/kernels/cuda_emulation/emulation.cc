@@ -382,6 +382,10 @@ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
   return pack_bf16(half_of(a, 0) * half_of(b, 0), half_of(a, 1) * half_of(b, 1));
 }
 
+uint32_t round_pair(float low, float high) {
+  return pack_bf16(low, high);
+}
+
 void copy_in(void* to, const void* from, int64_t bytes, Stream&) {
   if (emulation::g_captured != nullptr) std::abort();
   const emulation::Unguarded unguarded;
