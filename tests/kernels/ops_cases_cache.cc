@@ -400,16 +400,18 @@ void case_select_exact(Run& r) {
 
 // `stored`: bf16 queries and quantised records as in service, around the numbers of rows and heads where the fast forms
 // change.
-void attention_case(Run& r, bool stored) {
+void attention_case(Run& r, bool stored, bool wide = false) {
   const int32_t ratio = r.pick<int32_t>({0, 1, 2, 128});
   const int64_t per_block = r.pick<int64_t>({4, 16, 64});
   const int64_t past = r.real() ? 900 : r.pick<int64_t>({0, 40, 300});
-  const int64_t many = stored && !r.real() ? r.pick<int64_t>({1, 5, 16, 17, 97}) : -1;
+  const int64_t many = r.real() || !stored ? -1
+                       : wide              ? r.pick<int64_t>({1, 9, 9})
+                                           : r.pick<int64_t>({1, 5, 16, 17, 97});
   const Scene s = draw_scene(r, past, ratio, per_block, many);
-  const int64_t d = stored && !r.real() ? r.pick<int64_t>({64, 128}) : head_dim(r);
-  const int32_t heads = static_cast<int32_t>(r.real() ? 64
-                                             : stored ? r.pick<int64_t>({3, 16, 20})
-                                                      : r.pick<int64_t>({1, 3, 4, 8}));
+  const int64_t d = wide ? 512 : stored && !r.real() ? r.pick<int64_t>({64, 128}) : head_dim(r);
+  const int32_t heads = static_cast<int32_t>(r.real() || wide ? 64
+                                             : stored         ? r.pick<int64_t>({3, 16, 20})
+                                                              : r.pick<int64_t>({1, 3, 4, 8}));
   const int32_t rope_dim = rope_width(r);
   const int32_t window = static_cast<int32_t>(r.real() ? 128 : r.pick<int64_t>({1, 4, 8, 128}));
   std::vector<uint8_t> host;
@@ -484,6 +486,9 @@ void case_attention(Run& r) {
 void case_attention_stored(Run& r) {
   attention_case(r, true);
 }
+void case_attention_wide_stored(Run& r) {
+  attention_case(r, true, true);
+}
 
 }  // namespace
 
@@ -499,7 +504,8 @@ std::vector<Case> cache_cases() {
           {"select", case_select},
           {"select_exact", case_select_exact},
           {"attention", case_attention},
-          {"attention_stored", case_attention_stored}};
+          {"attention_stored", case_attention_stored},
+          {"attention_wide_stored", case_attention_wide_stored}};
 }
 
 }  // namespace di::kernels::test

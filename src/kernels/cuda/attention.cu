@@ -1,33 +1,18 @@
 // Attention over window and selected entries in one softmax with a sink (model.md §5.4), reading the records as stored.
-// Two forms with one interface:
-//   tensor  bf16 queries and quantised records: the entries of a tile are widened to bf16 in shared memory (exact: at
+// Three forms with one interface:
+//   wide    64 heads of width 512 over quantised records: attention_wide.cu.
+//   tensor  bf16 queries and quantised records of other sizes: the entries of a tile are widened to bf16 in shared
+//   memory (exact: at
 //           most six significant bits; times 2^-60, which the fp32 sums make up for), scores and values by
 //           mma.m16n8k16. Every tile of 64 entries has a softmax of its own; tiles are merged in ascending order.
 //   exact   everything else, fp32 on the CUDA cores: one warp per head, two passes over the entries.
 // A row's result depends on its own entries only; a block has 16 or 64 heads of a row, which changes no sum. With few
 // rows a tile has a block of its own and a second kernel merges them: the same operations in the same order.
-#include "kernels/cuda/common/block.cuh"
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/streamed.cuh"
 
 namespace di::kernels::cuda {
 namespace {
-
-// The entries of a row in the order of the sum: the window ascending, then the compressed ones ascending.
-struct Entries {
-  int64_t begin;
-  int64_t window;
-  int64_t total;
-};
-
-__device__ __forceinline__ Entries entries_of(const AttentionArgs& a, int64_t t) {
-  Entries e;
-  e.begin = a.rows.window_begin[t];
-  e.window = a.rows.window_end[t] > e.begin ? a.rows.window_end[t] - e.begin : 0;
-  const int64_t visible = a.ratio > 0 ? (int64_t{a.rows.positions[t]} + 1) / a.ratio : 0;
-  e.total = e.window + (a.ratio == 0 ? 0 : a.selection != nullptr ? a.topk : visible);
-  return e;
-}
 
 struct Entry {
   RecordAt at;  // data null: unused
@@ -118,7 +103,6 @@ __global__ void __launch_bounds__(kExactHeads * 32) attention_exact_kernel(const
 
 // ---- tensor ----
 
-constexpr int kTile = 64;  // entries of a tile
 constexpr int kStoreThreads = 256;
 constexpr int kTensorThreads = 256;
 constexpr int kTensorWarps = kTensorThreads / 32;
@@ -162,16 +146,6 @@ __device__ __forceinline__ HeadState merge_state(const HeadState& old, float til
   const float before = expf(old.max - max);
   const float tile = expf(tile_max - max);
   return {max, fmaf(old.sum, before, tile_sum * tile), before, tile};
-}
-
-inline constexpr float kEntryFactor = 0x1p60F;  // widened entries are this much too small
-
-// Halves of two registers: the low ones, or the high ones.
-__device__ __forceinline__ uint32_t low_halves(uint32_t a, uint32_t b) {
-  return (a & 0xffffU) | b << 16;
-}
-__device__ __forceinline__ uint32_t high_halves(uint32_t a, uint32_t b) {
-  return a >> 16 | (b & 0xffff0000U);
 }
 
 __device__ __forceinline__ uint32_t load_word(const uint8_t* from) {
@@ -224,14 +198,6 @@ __device__ __forceinline__ void widen(const Entry& entry, int part, uint16_t* to
   *reinterpret_cast<uint4*>(to) = uint4{out[0], out[1], out[2], out[3]};
   *reinterpret_cast<uint4*>(to + 8) = uint4{out[4], out[5], out[6], out[7]};
 }
-
-// What a block of one tile leaves for the merge: [rows, tiles, heads] values of a head's width, and its largest score
-// and sum. Null: the block has all tiles of its row.
-struct Parts {
-  float* values;
-  float2* states;  // max, sum
-  int tiles;       // room for
-};
 
 // Two neighbouring channels of head `head` of row t, the sum over all tiles divided by what the softmax and the sink
 // make; then rounding and the inverse rotation.
@@ -464,8 +430,7 @@ void launch_tensor(const AttentionArgs& a, const Parts& parts, Stream& stream) {
             dim3(kTensorThreads), static_cast<size_t>(layout.bytes), a, parts);
 }
 
-constexpr int kSplitRows = 16;    // up to here a tile has a block of its own
-constexpr int kWindowSlack = 64;  // entries of a window beyond the rows of its ring (a draft block); more give NaN
+constexpr int kSplitRows = 16;  // up to here a tile has a block of its own
 
 // Few rows: 16 heads per block, so that more multiprocessors work; many: 64, which widens an entry once for all.
 template <int kParts>
@@ -502,6 +467,7 @@ void attention(const AttentionArgs& a, Stream& stream) {
       static_cast<long long>(a.q.rows), static_cast<long long>(a.q.cols), static_cast<long long>(a.o.rows),
       static_cast<long long>(a.o.cols), a.heads, static_cast<long long>(d), 32 * kMaxParts, a.rows.n, a.pages.width);
   if (a.rows.n == 0) return;
+  if (attends_wide(a)) return attention_wide(a, stream);
   const bool tensor = a.q.dtype == DType::kBf16 && a.round_bf16 && quantised(a.ring.format) &&
                       (a.ratio == 0 || quantised(a.pages.format));
   if (tensor && d == 512) {

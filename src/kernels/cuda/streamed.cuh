@@ -1,5 +1,6 @@
 // The fast form of y = x·Wᵀ for bf16 x over BF16, FP8 and MXFP4 weights whose rows lie in pieces of 16 bytes. Weights
-// are the left operand of a warpgroup's product (64 outputs; warpgroup.cuh), rows of x the right one (16, 64 or 128).
+// are the left operand of a warpgroup's product (64 outputs; streamed_products.cuh), rows of x the right one (16, 64 or
+// 128).
 //
 // Stored bytes go to shared memory by asynchronous copies, several depth blocks of 128 columns ahead, each lane's
 // pieces where it will read them; they become bf16 in registers and meet x there while the products of the half block
@@ -16,7 +17,7 @@
 // chunks in ascending order. The shape of a tile does not enter: any number of rows gives the same bits.
 #pragma once
 
-#include "kernels/cuda/common/warpgroup.cuh"
+#include "kernels/cuda/common/streamed_products.cuh"
 #include "kernels/cuda/gemm.cuh"
 
 namespace di::kernels::cuda {
@@ -161,8 +162,9 @@ struct StageCopies {
 #pragma unroll
     for (int k = 0; k < kWeightRuns; ++k) {
       if constexpr (kOperand) {
-        copy_async<16>(to + tid % 16 / 8 * (Shape::kRows * 128) + operand_at(tid / 16, tid % 8) + k * kRowsApart * 128,
-                       weights[k], true);
+        copy_async<16>(
+            to + tid % 16 / 8 * (Shape::kRows * 128) + panel_offset(tid / 16, tid % 8) + k * kRowsApart * 128,
+            weights[k], true);
       } else {
 #pragma unroll
         for (int p = 0; p < kP; ++p) {
@@ -177,7 +179,7 @@ struct StageCopies {
       }
       scales += kBlockDepth / 32;
     }
-    to = shared + slot * Shape::kTokenBytes + tid % 16 / 8 * (Shape::kTokens * 128) + operand_at(tid / 16, tid % 8);
+    to = shared + slot * Shape::kTokenBytes + tid % 16 / 8 * (Shape::kTokens * 128) + panel_offset(tid / 16, tid % 8);
 #pragma unroll
     for (int k = 0; k < kInputRuns; ++k) {
       if ((there >> k & 1U) != 0) copy_async<16>(to + k * kRowsApart * 128, input[k], true);

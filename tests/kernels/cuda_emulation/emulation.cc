@@ -52,7 +52,7 @@ namespace {
 constexpr size_t kStackBytes = size_t{256} << 10;
 constexpr unsigned kMaxThreads = 1024;
 
-enum class State : uint8_t { kReady, kWarp, kBlock, kDone };
+enum class State : uint8_t { kReady, kWarp, kBlock, kPart, kDone };
 
 struct Copy {
   void* to;
@@ -61,11 +61,17 @@ struct Copy {
   bool there;
 };
 
+struct Part {  // a barrier of a part of the block
+  int arrived = 0;
+  int threads = 0;
+};
+
 struct Fiber {
   std::byte* stack = nullptr;
   void* at = nullptr;
   void* fake_stack = nullptr;  // of the address sanitizer
   State state = State::kDone;
+  int part = 0;  // the barrier it waits at in State::kPart
   Thread thread;
   std::vector<Copy> copies;              // not committed yet
   std::deque<std::vector<Copy>> groups;  // committed, not waited for
@@ -78,11 +84,11 @@ struct Warp {
 
 Fiber g_fibers[kMaxThreads];
 Warp g_warps[kMaxThreads / 32];
+Part g_parts[16];
 Fiber* g_running = nullptr;
 void* g_scheduler = nullptr;
 const std::function<void()>* g_body = nullptr;
-std::unique_ptr<std::byte[]> g_shared_owner;
-std::byte* g_shared = nullptr;
+std::unique_ptr<void, void (*)(void*)> g_shared(nullptr, &std::free);
 bool g_reverse = false;
 std::map<void*, size_t> g_guarded;
 int g_unguarded = 0;
@@ -146,14 +152,16 @@ void prepare(Fiber& f) {
 [[noreturn]] void deadlock(const char* name, unsigned threads) {
   unsigned warp = 0;
   unsigned block = 0;
+  unsigned part = 0;
   unsigned done = 0;
   for (unsigned i = 0; i < threads; ++i) {
+    part += g_fibers[i].state == State::kPart ? 1 : 0;
     warp += g_fibers[i].state == State::kWarp ? 1 : 0;
     block += g_fibers[i].state == State::kBlock ? 1 : 0;
     done += g_fibers[i].state == State::kDone ? 1 : 0;
   }
-  std::fprintf(stderr, "%s: %u threads wait for their warp, %u for the block, %u have returned\n", name, warp, block,
-               done);
+  std::fprintf(stderr, "%s: %u threads wait for their warp, %u for a part of the block, %u for all, %u have returned\n",
+               name, warp, part, block, done);
   std::abort();
 }
 
@@ -177,6 +185,9 @@ void run_block(const char* name, unsigned threads) {
       for (unsigned lane = 0; lane < 32; ++lane) waiting += g_fibers[w * 32 + lane].state == State::kBlock ? 1 : 0;
     }
     if (done == threads) return;
+    bool ready = false;  // let go by a warp that came later
+    for (unsigned i = 0; i < threads; ++i) ready = ready || g_fibers[i].state == State::kReady;
+    if (ready) continue;
     // A barrier counts every thread of the block; one that has returned will never come.
     if (waiting != threads) deadlock(name, threads);
     for (unsigned i = 0; i < threads; ++i) g_fibers[i].state = State::kReady;
@@ -226,11 +237,12 @@ void run(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const std
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {
-        g_shared_owner = std::make_unique<std::byte[]>(shared_bytes + 128);
-        const auto address = reinterpret_cast<uintptr_t>(g_shared_owner.get());
         // Ends where the allocation ends, so that the address sanitizer sees what lies beyond.
-        g_shared = g_shared_owner.get() + ((address + 127) / 128 * 128 - address);
-        std::memset(g_shared, 0xa7, shared_bytes);
+        void* shared = nullptr;
+        if (posix_memalign(&shared, 1024, std::max<size_t>(shared_bytes, 1)) != 0) std::abort();
+        g_shared.reset(shared);
+        std::memset(shared, 0xa7, shared_bytes);
+        std::fill(std::begin(g_parts), std::end(g_parts), Part{});
         for (unsigned i = 0; i < threads; ++i) {
           prepare(g_fibers[i]);
           g_fibers[i].thread = {dim3(i), dim3(x, y, z), block, grid};
@@ -257,6 +269,27 @@ void warp_barrier() {
   leave(State::kWarp);
 }
 
+void arrive(int barrier, int threads) {
+  Part& part = g_parts[barrier];
+  if (part.arrived == 0) part.threads = threads;
+  if (barrier < 1 || barrier > 15 || threads % 32 != 0 || part.threads != threads) {
+    std::fprintf(stderr, "barrier %d of %d threads, expected %d\n", barrier, threads, part.threads);
+    std::abort();
+  }
+  if (++part.arrived < threads) return;
+  part.arrived = 0;
+  for (Fiber& f : g_fibers) {
+    if (f.state == State::kPart && f.part == barrier) f.state = State::kReady;
+  }
+}
+
+void meet(int barrier, int threads) {
+  arrive(barrier, threads);
+  if (g_parts[barrier].arrived == 0) return;  // the last one
+  g_running->part = barrier;
+  leave(State::kPart);
+}
+
 void post(const void* value, size_t bytes) {
   const auto index = static_cast<unsigned>(g_running - g_fibers);
   std::memcpy(g_warps[index / 32].posts[index % 32], value, bytes);
@@ -268,7 +301,7 @@ const void* posted(unsigned lane) {
 }
 
 void* shared_memory() {
-  return g_shared;
+  return g_shared.get();
 }
 
 void queue_copy(void* to, const void* from, int bytes, bool there) {
@@ -384,6 +417,13 @@ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
 
 uint32_t round_pair(float low, float high) {
   return pack_bf16(low, high);
+}
+uint32_t warp_max_key(uint32_t v) {
+  for (int mask = 16; mask > 0; mask /= 2) {
+    const uint32_t other = shuffle_xor(v, mask);
+    v = other > v ? other : v;
+  }
+  return v;
 }
 
 void copy_in(void* to, const void* from, int64_t bytes, Stream&) {

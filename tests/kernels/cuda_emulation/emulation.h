@@ -1,7 +1,7 @@
 // A sequential twin of the part of CUDA that src/kernels/cuda uses (kernels/cuda/common/platform.cuh), so that the very
 // sources of the kernels run on a CPU against the reference operators.
 //   * Every thread of a block is a fiber; blocks run one after the other. A warp runs alone until all of its lanes wait
-//     for the block's barrier, and warps take turns in ascending or (set_reverse_warps) descending order: a missing
+//     for a barrier, and warps take turns in ascending or (set_reverse_warps) descending order: a missing
 //     barrier makes one of the two orders read what is not written yet.
 //   * Dynamic shared memory is exactly as large as asked for and filled with a pattern before each block; `__shared__`
 //     variables are statics. Warp operations need all 32 lanes, as the kernels use them.
@@ -56,6 +56,9 @@ extern Thread g_thread;  // of the fiber that runs
 void run(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 void block_barrier();
 void warp_barrier();
+// Barriers of a part of the block (common/warpgroup.cuh).
+void meet(int barrier, int threads);
+void arrive(int barrier, int threads);
 // What lane `lane` of this warp posted: all lanes post before one reads, all have read before one posts again.
 constexpr size_t kPostBytes = 32;
 void post(const void* value, size_t bytes);
@@ -157,6 +160,21 @@ inline float reciprocal(float x) {
 }
 inline void wait_for_previous() {}
 inline void let_next_start() {}
+inline void meet(int barrier, int threads) {
+  emulation::meet(barrier, threads);
+}
+inline void arrive(int barrier, int threads) {
+  emulation::arrive(barrier, threads);
+}
+inline void publish_operands() {}
+template <int kRegisters>
+void take_registers() {}
+template <int kRegisters>
+void give_registers() {}
+inline float fast_exp2(float x) {
+  return exp2f(x);
+}
+uint32_t warp_max_key(uint32_t v);
 
 using StreamHandle = void*;
 
