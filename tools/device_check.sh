@@ -42,7 +42,7 @@ pack() {
     esac
   done
   strip "$carry"/lib/* 2>/dev/null
-  tar -C "$(dirname "$carry")" -cf - "$(basename "$carry")" | xz -5 --lzma2=dict=64MiB,preset=5 -c >"$carry.tar.xz" && du -sh "$carry.tar.xz"
+  tar -C "$(dirname "$carry")" -cf - "$(basename "$carry")" | xz --lzma2=preset=1,dict=64MiB -c >"$carry.tar.xz" && du -sh "$carry.tar.xz"
 }
 
 start=("env")

@@ -439,6 +439,12 @@ const std::vector<Case>& all_cases() {
   return cases;
 }
 
+const Case& case_named(std::string_view name) {
+  const auto found = std::ranges::find(all_cases(), name, [](const Case& c) { return std::string_view(c.name); });
+  if (found == all_cases().end()) std::abort();
+  return *found;
+}
+
 void expect_same(const Backend& expected, const Backend& found, const Case& c, uint64_t seed, Scale scale) {
   expect(execute(expected, c, seed, Split::kWhole, scale), execute(found, c, seed, Split::kWhole, scale), false, c,
          seed, std::string(found.ops->name) + " against " + expected.ops->name);

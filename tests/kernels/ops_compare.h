@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -156,6 +157,7 @@ struct Case {
   void (*run)(Run&);
 };
 const std::vector<Case>& all_cases();
+const Case& case_named(std::string_view name);
 std::vector<Case> dense_cases();
 std::vector<Case> cache_cases();
 

@@ -70,13 +70,13 @@ __device__ __forceinline__ float final_factor(const Softmax& s, float sink) {
 
 // Channels c and c + 1 of a head: rounding and the inverse rotation.
 __device__ __forceinline__ void store_pair(const AttentionArgs& a, int64_t t, int64_t head, int c, float re, float im) {
-  uint32_t pair = rounded_pair(re, im);
+  uint32_t pair = round_pair(re, im);
   const int tail = c - (kWidth - a.rope_dim);
   if (tail >= 0) {
     re = bf16_to_float(static_cast<uint16_t>(pair));
     im = bf16_to_float(static_cast<uint16_t>(pair >> 16));
     rotate_pair(re, im, a.table + t * a.rope_dim, tail / 2, true);
-    pair = rounded_pair(re, im);
+    pair = round_pair(re, im);
   }
   const int64_t at = t * a.o.stride + head * kWidth + c;
   if (a.o.dtype == DType::kBf16) {
@@ -289,7 +289,7 @@ __device__ __forceinline__ void multiply_tiles(const AttentionArgs& a, const Par
           const float p1 = fast_exp2(fmaf(s[4 * j + 2 * half + 1], scale, shift));
           sum += p0;
           sum += p1;
-          p[j / 2][j % 2 * 2 + half] = rounded_pair(p0, p1);
+          p[j / 2][j % 2 * 2 + half] = round_pair(p0, p1);
         }
         sum += shuffle_xor(sum, 1);
         sum += shuffle_xor(sum, 2);

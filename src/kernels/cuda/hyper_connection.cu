@@ -1,7 +1,9 @@
-// Manifold hyper-connections (model.md §5.2). hc_pre is one pass over the streams for the projection and its norm, the
-// coefficients in registers of one warp, and a second pass (from L2) that collapses, norms and stores the sub-layer's
-// input: coefficients and input of a site in one launch.
+// Manifold hyper-connections (model.md §5.2). hc_pre of four bf16 streams: hc_project.cuh. Of any others: one pass over
+// the streams for the projection and its norm, the coefficients in registers of one warp, and a second pass (from L2)
+// that collapses, norms and stores the sub-layer's input.
 #include "kernels/cuda/common/block.cuh"
+#include "kernels/cuda/common/eight.cuh"
+#include "kernels/cuda/hc_project.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace di::kernels::cuda {
@@ -20,17 +22,39 @@ __device__ __forceinline__ float sinkhorn(float c, int hc, int iters, float hc_e
   float sum = 0.F;
   for (int k = 0; k < hc; ++k) sum += shuffle(c, i * hc + k);
   c = c / sum + hc_eps;
+  // The reciprocals' last place does not matter: the next turn corrects it.
   for (int n = 0; n < iters; ++n) {
     if (n > 0) {
       sum = 0.F;
       for (int k = 0; k < hc; ++k) sum += shuffle(c, i * hc + k);
-      c /= sum + hc_eps;
+      c *= reciprocal(sum + hc_eps);
     }
     sum = 0.F;
     for (int k = 0; k < hc; ++k) sum += shuffle(c, k * hc + j);
-    c /= sum + hc_eps;
+    c *= reciprocal(sum + hc_eps);
   }
   return c;
+}
+
+// Coefficients of row t by one warp from the projections (lane k: output k) and Σ f²; what lane i < hc returns is
+// pre[i].
+template <int kHc>
+__device__ __forceinline__ float coefficients(const HcPreArgs& a, int64_t t, float projection, double square) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const float m = lane < (2 + kHc) * kHc ? projection * inverse_rms(square, kHc * a.y.cols, a.norm_eps) : 0.F;
+  float pre = 0.F;
+  if (lane < kHc) {
+    pre = sigmoid(m * a.scale[0] + a.base[lane]) + a.hc_eps;
+    a.pre[t * kHc + lane] = pre;
+  } else if (lane < 2 * kHc) {
+    a.post[t * kHc + lane - kHc] = 2.F * sigmoid(m * a.scale[1] + a.base[lane]);
+  }
+  // Output 2·hc + e sits in lane 2·hc + e; element e goes to lane e.
+  const float raw = shuffle(m, 2 * kHc + lane);
+  const float c =
+      sinkhorn(lane < kHc * kHc ? raw * a.scale[2] + a.base[2 * kHc + lane] : 0.F, kHc, a.sinkhorn_iters, a.hc_eps);
+  if (lane < kHc * kHc) a.comb[t * kHc * kHc + lane] = c;
+  return pre;
 }
 
 // kTokens rows per block share the reads of fn; the sums of a row do not depend on kTokens.
@@ -80,26 +104,13 @@ __global__ void __launch_bounds__(kThreads) hc_pre_kernel(const __grid_constant_
     const int64_t t = first + warp;
     double square = squares[warp][0];
     for (int w = 1; w < kWarps; ++w) square += squares[warp][w];
-    const float r =
-        static_cast<float>(1.0 / sqrt(square / static_cast<double>(width) + static_cast<double>(a.norm_eps)));
-    float m = 0.F;
+    float projection = 0.F;
     if (lane < kOutputs) {
-      m = dots[warp][lane][0];
-      for (int w = 1; w < kWarps; ++w) m += dots[warp][lane][w];
-      m *= r;
+      projection = dots[warp][lane][0];
+      for (int w = 1; w < kWarps; ++w) projection += dots[warp][lane][w];
     }
-    if (lane < kHc) {
-      const float pre = sigmoid(m * a.scale[0] + a.base[lane]) + a.hc_eps;
-      a.pre[t * kHc + lane] = pre;
-      mix[warp][lane] = a.use_own_pre ? pre : a.mix_in[t * kHc + lane];
-    } else if (lane < 2 * kHc) {
-      a.post[t * kHc + lane - kHc] = 2.F * sigmoid(m * a.scale[1] + a.base[lane]);
-    }
-    // Output 2·hc + e sits in lane 2·hc + e; element e goes to lane e.
-    const float raw = shuffle(m, 2 * kHc + lane);
-    const float c =
-        sinkhorn(lane < kHc * kHc ? raw * a.scale[2] + a.base[2 * kHc + lane] : 0.F, kHc, a.sinkhorn_iters, a.hc_eps);
-    if (lane < kHc * kHc) a.comb[t * kHc * kHc + lane] = c;
+    const float pre = coefficients<kHc>(a, t, projection, square);
+    if (lane < kHc) mix[warp][lane] = a.use_own_pre ? pre : a.mix_in[t * kHc + lane];
   }
   __syncthreads();
 
@@ -114,6 +125,89 @@ __global__ void __launch_bounds__(kThreads) hc_pre_kernel(const __grid_constant_
     }
     const float r = block_inverse_rms(y, h, a.norm_eps, slots);
     for (int64_t c = threadIdx.x; c < h; c += kThreads) store_value(a.y, t, c, weight_value(a.norm, 0, c) * (y[c] * r));
+  }
+}
+
+// The second launch of the projected form: one block per row. One warp makes the coefficients while the others norm the
+// collapse that lies in y; with the site's own mix they wait for it and collapse first.
+constexpr int kNormThreads = 128;
+constexpr int kFinishThreads = kNormThreads + 32;
+constexpr int kHeldEights = 5;  // of a thread: all of a row of 5120
+
+__global__ void __launch_bounds__(kFinishThreads) hc_finish_kernel(const __grid_constant__ ProjectArgs p) {
+  __shared__ float parts[kParts][kRecord];
+  __shared__ float mix[kHcStreams];
+  __shared__ double slots[kFinishThreads / 32];
+  const HcPreArgs& a = p.a;
+  const int64_t t = blockIdx.x;
+  const int64_t h = a.y.cols;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  wait_for_previous();
+  const bool collapsed = !a.use_own_pre;
+  const bool norms = collapsed && warp < kNormThreads / 32;
+  uint4 held[kHeldEights] = {};
+  if (norms) {
+#pragma unroll
+    for (int i = 0; i < kHeldEights; ++i) {
+      const int64_t c = (static_cast<int64_t>(threadIdx.x) + i * kNormThreads) * 8;
+      if (c < h) held[i] = *eight_at(a.y, t, c);
+    }
+  }
+  const int64_t per_part = p.slots == p.groups ? p.per_part : 1;
+  for (int part = warp; part < kParts; part += kFinishThreads / 32) {
+    float sum = 0.F;
+    if (lane < kRecordUsed) {
+      const float* record = p.records + t * p.slots * kRecord + lane;
+      const int64_t end = (part + 1) * per_part < p.slots ? (part + 1) * per_part : p.slots;
+#pragma unroll 5
+      for (int64_t g = part * per_part; g < end; ++g) sum += record[g * kRecord];
+      parts[part][lane] = sum;
+    }
+  }
+  __syncthreads();
+  if (norms) {
+    double square = 0.0;
+    for (int part = 0; part < kParts; ++part) square += static_cast<double>(parts[part][kValueSquareAt]);
+    if (!(square < INFINITY)) square = warp_square_sum(a.y, t, h);
+    const float r = inverse_rms(square, h, a.norm_eps);
+    for (int64_t first = 0; first < h; first += kHeldEights * kNormThreads * 8) {
+#pragma unroll
+      for (int i = 0; i < kHeldEights; ++i) {
+        const int64_t c = first + (static_cast<int64_t>(threadIdx.x) + i * kNormThreads) * 8;
+        if (c >= h) continue;
+        float v[8];
+        float w[8];
+        unpack_eight(first == 0 ? held[i] : *eight_at(a.y, t, c), v);
+        load_norm_eight(a.norm, c, w);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) v[k] = w[k] * (v[k] * r);
+        *eight_at(a.y, t, c) = pack_eight(v);
+      }
+    }
+  } else if (warp == kNormThreads / 32) {
+    float projection = 0.F;
+    double square = 0.0;
+    for (int part = 0; part < kParts; ++part) {
+      if (lane < kHcOutputs) projection += parts[part][lane];
+      square += static_cast<double>(parts[part][kSquareAt]);
+    }
+    if (!(square < INFINITY)) square = warp_square_sum(a.streams, t, a.streams.cols);
+    const float pre = coefficients<kHcStreams>(a, t, projection, square);
+    if (lane < kHcStreams) mix[lane] = pre;
+  }
+  if (collapsed) return;
+  __syncthreads();
+  float* y = dynamic_shared<float>();  // [H]
+  for (int64_t c = threadIdx.x; c < h; c += kFinishThreads) {
+    float v = 0.F;
+#pragma unroll
+    for (int i = 0; i < kHcStreams; ++i) v += mix[i] * load_value(a.streams, t, i * h + c);
+    y[c] = round_bf16(v);
+  }
+  const float r = block_inverse_rms(y, h, a.norm_eps, slots);
+  for (int64_t c = threadIdx.x; c < h; c += kFinishThreads) {
+    store_value(a.y, t, c, weight_value(a.norm, 0, c) * (y[c] * r));
   }
 }
 
@@ -142,6 +236,42 @@ __global__ void __launch_bounds__(kThreads) hc_post_kernel(const __grid_constant
       store_value(a.streams, t, j * h + c, sum);
     }
   }
+}
+
+// Four bf16 streams: a thread has eight columns of each.
+constexpr int kPostThreads = 128;
+__global__ void __launch_bounds__(kPostThreads) hc_post_eights_kernel(const __grid_constant__ HcPostArgs a) {
+  const int64_t t = blockIdx.x;
+  const int64_t h = a.y.cols;
+  const int64_t c = (int64_t{blockIdx.y} * kPostThreads + threadIdx.x) * 8;
+  if (c >= h) return;
+  uint4 packed[kHcStreams];
+#pragma unroll
+  for (int i = 0; i < kHcStreams; ++i) packed[i] = *eight_at(a.streams, t, i * h + c);
+  float y[8];
+  unpack_eight(*eight_at(a.y, t, c), y);
+  float comb[kHcStreams][kHcStreams];
+  float sum[kHcStreams][8];
+#pragma unroll
+  for (int j = 0; j < kHcStreams; ++j) {
+    const float post = a.post[t * kHcStreams + j];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) sum[j][k] = post * y[k];
+#pragma unroll
+    for (int i = 0; i < kHcStreams; ++i) comb[i][j] = a.comb[(t * kHcStreams + i) * kHcStreams + j];
+  }
+#pragma unroll
+  for (int i = 0; i < kHcStreams; ++i) {
+    float x[8];
+    unpack_eight(packed[i], x);
+#pragma unroll
+    for (int j = 0; j < kHcStreams; ++j) {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) sum[j][k] += comb[i][j] * x[k];
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kHcStreams; ++j) *eight_at(a.streams, t, j * h + c) = pack_eight(sum[j]);
 }
 
 __global__ void __launch_bounds__(kThreads) hc_head_kernel(const __grid_constant__ HcHeadArgs a) {
@@ -192,6 +322,35 @@ void launch_pre(const HcPreArgs& a, Stream& stream) {
   }
 }
 
+bool projects(const HcPreArgs& a) {
+  return a.hc == kHcStreams && a.round_bf16 && in_eights(a.streams) && in_eights(a.y) && a.y.cols % kUnitColumns == 0 &&
+         is_aligned(a.fn, 16);
+}
+
+// From here on a part's blocks fill the device, and groups would write and read their records for nothing.
+constexpr int64_t kProjectManyRows = 2048;
+
+void launch_projected(const HcPreArgs& a, int64_t many_rows, Stream& stream) {
+  ProjectArgs p{};
+  p.a = a;
+  p.units = a.y.cols / kUnitColumns;
+  p.groups = divide_up(p.units, kGroupUnits);
+  p.per_part = divide_up(p.groups, kParts);
+  const bool many = a.y.rows >= many_rows;
+  p.slots = many ? kParts : p.groups;
+  const int64_t records = a.y.rows * p.slots * kRecord;
+  reserve_scratch(stream, scratch_size(records * 4));
+  p.records = take_scratch<float>(stream, records);
+  if (many) {
+    DI_LAUNCH(stream, hc_project_many_kernel, grid(divide_up(a.y.rows, kManyBlockRows), kParts), dim3(kManyThreads),
+              sizeof(ManyShared), p);
+  } else {
+    DI_LAUNCH(stream, hc_project_few_kernel, grid(p.groups, divide_up(a.y.rows, 16)), dim3(kFewThreads), 0, p);
+  }
+  DI_LAUNCH_EARLY(stream, hc_finish_kernel, grid(a.y.rows), dim3(kFinishThreads),
+                  a.use_own_pre ? static_cast<size_t>(a.y.cols) * 4 : 0, p);
+}
+
 template <int kHc>
 void launch_post(const HcPostArgs& a, Stream& stream) {
   const int64_t columns = a.streams.rows >= 256 ? 1 : a.y.cols / kThreads < 4 ? 1 : 4;
@@ -201,6 +360,10 @@ void launch_post(const HcPostArgs& a, Stream& stream) {
 }  // namespace
 
 void hc_pre(const HcPreArgs& a, Stream& stream) {
+  hc_pre_from(a, kProjectManyRows, stream);
+}
+
+void hc_pre_from(const HcPreArgs& a, int64_t many_rows, Stream& stream) {
   const int64_t h = a.y.cols;
   DI_KERNEL_CHECK(a.streams.cols == a.hc * h && a.norm.cols == h && a.y.rows == a.streams.rows && h <= 40 * 1024 &&
                       (a.hc == 1 || a.hc == 2 || a.hc == 4),
@@ -209,7 +372,9 @@ void hc_pre(const HcPreArgs& a, Stream& stream) {
                   static_cast<long long>(a.y.rows), static_cast<long long>(h), static_cast<long long>(a.norm.cols),
                   a.hc);
   if (a.streams.rows == 0) return;
-  if (a.hc == 4) {
+  if (projects(a)) {
+    launch_projected(a, many_rows, stream);
+  } else if (a.hc == 4) {
     launch_pre<4>(a, stream);
   } else if (a.hc == 2) {
     launch_pre<2>(a, stream);
@@ -224,7 +389,10 @@ void hc_post(const HcPostArgs& a, Stream& stream) {
       "streams [%lld, %lld], y [%lld, %lld], hc %d (1, 2 or 4)", static_cast<long long>(a.streams.rows),
       static_cast<long long>(a.streams.cols), static_cast<long long>(a.y.rows), static_cast<long long>(a.y.cols), a.hc);
   if (a.streams.rows == 0) return;
-  if (a.hc == 4) {
+  if (a.hc == kHcStreams && in_eights(a.streams) && in_eights(a.y)) {
+    DI_LAUNCH(stream, hc_post_eights_kernel, grid(a.streams.rows, divide_up(a.y.cols / 8, kPostThreads)),
+              dim3(kPostThreads), 0, a);
+  } else if (a.hc == 4) {
     launch_post<4>(a, stream);
   } else if (a.hc == 2) {
     launch_post<2>(a, stream);

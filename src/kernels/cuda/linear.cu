@@ -19,6 +19,7 @@ struct LinearKernelArgs {
   float* partials;  // [splits, rows, groups·group_outputs], null = y is written
   bool accumulate;
   bool wide;
+  bool packed;  // rows of y are bf16 in pieces of 16 bytes, nothing is added to them
 };
 
 __device__ __forceinline__ void write_output(const LinearKernelArgs& a, int64_t row, int64_t output, int64_t split,
@@ -66,24 +67,51 @@ __global__ void __launch_bounds__(kGemmThreads) linear_tensor_kernel(const __gri
   }
 }
 
+// The tile's sums as rows of bf16 in pieces of 16 bytes, by way of shared memory.
 template <class Shape>
-__global__ void __launch_bounds__(Shape::kThreads) linear_streamed_kernel(const __grid_constant__ LinearKernelArgs a) {
+__device__ __forceinline__ void store_rows(const LinearKernelArgs& a, const StreamSum<Shape>& sum, int64_t first,
+                                           int64_t output, int64_t output_end, uint8_t* shared) {
+  constexpr int kPitch = Shape::kRows + 8;
+  static_assert(Shape::kTokens * kPitch * 2 <= Shape::kShared);
+  __syncthreads();  // the stages have been read
+  auto* values = reinterpret_cast<uint16_t*>(shared);
+  for_each_sum<Shape>(sum, [&](int o, int row, float v) { values[row * kPitch + o] = float_to_bf16(v); });
+  __syncthreads();
+  constexpr int kPieces = Shape::kRows / 8;
+  for (int at = static_cast<int>(threadIdx.x); at < Shape::kTokens * kPieces; at += Shape::kThreads) {
+    const int row = at / kPieces;
+    const int o = at % kPieces * 8;
+    if (first + row >= a.rows || output + o >= output_end) continue;
+    *reinterpret_cast<uint4*>(static_cast<uint16_t*>(a.y.data) + (first + row) * a.y.stride + output + o) =
+        *reinterpret_cast<const uint4*>(values + row * kPitch + o);
+  }
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    linear_streamed_kernel(const __grid_constant__ LinearKernelArgs a) {
   const int64_t group = blockIdx.z / a.splits;
   const int64_t split = blockIdx.z % a.splits;
-  const int64_t first = int64_t{blockIdx.y} * Shape::kTokens;
+  const TilePlace place = tile_place();
+  const int64_t first = place.rows * Shape::kTokens;
   const int64_t column = a.splits > 1 ? split * kChunk : 0;
   const int64_t end = a.splits > 1 && column + kChunk < a.w.cols ? column + kChunk : a.w.cols;
   const int64_t group_end = (group + 1) * a.group_outputs;
-  const TileRows tile{group * a.group_outputs + int64_t{blockIdx.x} * Shape::kRows, group_end, false};
+  const TileRows tile{group * a.group_outputs + place.outputs * Shape::kRows, group_end, false};
   StreamInput x = a.streamed;
   x.data += group * a.w.cols;
   StreamSum<Shape> total;
-  streamed_product<Shape>(x, first, a.rows, a.w, a.w, tile, column, end, dynamic_shared<uint8_t>(), total);
-  for_each_sum<Shape>(total, [&](int output, int row, float v) {
-    if (first + row < a.rows && tile.first + output < group_end) {
-      write_output(a, first + row, tile.first + output, split, v);
-    }
-  });
+  auto* shared = dynamic_shared<uint8_t>();
+  streamed_product<Shape>(x, first, a.rows, a.w, a.w, tile, column, end, shared, total);
+  if (a.packed) {
+    store_rows(a, total, first, tile.first, group_end, shared);
+  } else {
+    for_each_sum<Shape>(total, [&](int output, int row, float v) {
+      if (first + row < a.rows && tile.first + output < group_end) {
+        write_output(a, first + row, tile.first + output, split, v);
+      }
+    });
+  }
 }
 
 // One block per row and depth block of x: quantised as the GEMM sees it, in the order in which it is read.
@@ -104,7 +132,7 @@ __global__ void __launch_bounds__(kBlockDepth)
     }
     v = requantise_e4m3(v, e4m3_group_exponent(amax));
   }
-  place[arranged_column(format, c)] = float_to_bf16(v);
+  place[operand_column(format, c)] = float_to_bf16(v);
   __syncthreads();
   out[row * x.cols + column + c] = place[c];
 }
@@ -166,11 +194,11 @@ void launch_streamed(const LinearKernelArgs& a, int64_t groups, Stream& stream) 
 template <WeightFormat kFormat>
 void launch_streamed(const LinearKernelArgs& a, int tile_rows, int64_t groups, Stream& stream) {
   if (tile_rows == 16) {
-    launch_streamed<StreamShape<kFormat, 1, 2, 1>>(a, groups, stream);
+    launch_streamed<StreamShape<kFormat, 1, 2>>(a, groups, stream);
   } else if (tile_rows == 64) {
-    launch_streamed<StreamShape<kFormat, 1, 8, 1>>(a, groups, stream);
+    launch_streamed<StreamShape<kFormat, 2, 8>>(a, groups, stream);
   } else {
-    launch_streamed<StreamShape<kFormat, 2, 8, 2>>(a, groups, stream);
+    launch_streamed<StreamShape<kFormat, 2, 16>>(a, groups, stream);
   }
 }
 
@@ -198,7 +226,7 @@ LinearPlan plan_linear(const Tensor& x, const Weight& w, int64_t groups) {
     plan.arranged = false;
     plan.tile_rows = x.rows > 16 ? 64 : 16;
   }
-  const int64_t tile_outputs = plan.tile_rows == 128 ? 128 : kOutputs;
+  const int64_t tile_outputs = plan.form == LinearPlan::Form::kStreamed && plan.tile_rows > 16 ? 128 : kOutputs;
   const int64_t blocks = divide_up(outputs, tile_outputs) * groups * divide_up(x.rows, plan.tile_rows);
   if (blocks < kEnoughBlocks) plan.splits = divide_up(w.cols, kChunk);
   return plan;
@@ -244,6 +272,7 @@ void run_linear(const LinearPlan& plan, const Tensor& x, const Weight& w, int64_
   a.partials = plan.splits > 1 ? scratch.partials : nullptr;
   a.accumulate = accumulate;
   a.wide = wide_rows(w);
+  a.packed = a.partials == nullptr && !accumulate && wide_input(y) && a.group_outputs % 8 == 0;
   DI_KERNEL_CHECK(a.x.group == 0 || a.x.group == 32 || a.x.group == 128, "activation group %d, wanted 32 or 128",
                   a.x.group);
   DI_KERNEL_CHECK(divide_up(a.rows, plan.tile_rows) <= kMaxGridY && groups * a.splits <= kMaxGridY,

@@ -107,17 +107,17 @@ struct BlockTile {
 };
 
 template <int kRows>
-__device__ __forceinline__ bool find_tile(const MoeKernelArgs& a, BlockTile& tile) {
+__device__ __forceinline__ bool find_tile(const MoeKernelArgs& a, int64_t index, BlockTile& tile) {
   if (a.experts == nullptr) {
-    tile.first = int64_t{blockIdx.y} * kRows;
+    tile.first = index * kRows;
     tile.last = a.rows;
     tile.weights = a.one;
     return tile.first < tile.last;
   }
-  const int expert = a.map.expert[blockIdx.y];
+  const int expert = a.map.expert[index];
   if (expert < 0) return false;
-  tile.first = a.map.first[blockIdx.y];
-  tile.last = a.map.last[blockIdx.y];
+  tile.first = a.map.first[index];
+  tile.last = a.map.last[index];
   tile.weights = a.experts[expert];
   return true;
 }
@@ -163,7 +163,7 @@ __device__ __forceinline__ void write_hidden(const MoeKernelArgs& a, const Block
 template <int kRows, WeightFormat kFormat>
 __global__ void __launch_bounds__(kGemmThreads) moe_up_kernel(const __grid_constant__ MoeKernelArgs a, bool wide) {
   BlockTile tile;
-  if (!find_tile<kRows>(a, tile)) return;
+  if (!find_tile<kRows>(a, blockIdx.y, tile)) return;
   const int64_t channel = int64_t{blockIdx.x} * kHidden;
   const TileRows rows{channel, a.inner, true};
   auto* shared = dynamic_shared<uint16_t>();
@@ -205,7 +205,7 @@ __device__ __forceinline__ void write_part(const MoeKernelArgs& a, int64_t row, 
 template <int kRows, WeightFormat kFormat>
 __global__ void __launch_bounds__(kGemmThreads) moe_down_kernel(const __grid_constant__ MoeKernelArgs a, bool wide) {
   BlockTile tile;
-  if (!find_tile<kRows>(a, tile)) return;
+  if (!find_tile<kRows>(a, blockIdx.y, tile)) return;
   const TileRows rows{int64_t{blockIdx.x} * kOutputs, a.width, false};
   WarpTile<kRows> total;
   tensor_product<kRows, kFormat>(a.x, tile.first, tile.last, tile.weights.w2, tile.weights.w2, rows, 0, a.inner, wide,
@@ -228,11 +228,13 @@ __global__ void __launch_bounds__(kGemmThreads) moe_down_kernel(const __grid_con
 
 // Gate and up rows alternate by eights: the lane that has a channel's gate has its up two sums further.
 template <class Shape>
-__global__ void __launch_bounds__(Shape::kThreads) moe_up_streamed_kernel(const __grid_constant__ MoeKernelArgs a) {
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    moe_up_streamed_kernel(const __grid_constant__ MoeKernelArgs a) {
   constexpr int kChannels = Shape::kRows / 2;
   BlockTile tile;
-  if (!find_tile<Shape::kTokens>(a, tile)) return;
-  const int64_t channel = int64_t{blockIdx.x} * kChannels;
+  const TilePlace place = tile_place();
+  if (!find_tile<Shape::kTokens>(a, place.rows, tile)) return;
+  const int64_t channel = place.outputs * kChannels;
   auto* shared = dynamic_shared<uint8_t>();
   StreamSum<Shape> total;
   streamed_product<Shape>(a.streamed, tile.first, tile.last, tile.weights.w1, tile.weights.w3, {channel, a.inner, true},
@@ -243,17 +245,13 @@ __global__ void __launch_bounds__(Shape::kThreads) moe_up_streamed_kernel(const 
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
-  for (int i = 0; i < Shape::kRowTiles; ++i) {
+  for (int j = 0; j < Shape::kTokenTiles; ++j) {
 #pragma unroll
-    for (int j = 0; j < Shape::kTokenTiles; ++j) {
-#pragma unroll
-      for (int v = 0; v < 2; ++v) {
-        const int c = (warp % 4 * Shape::kRowTiles + i) * 8 + lane / 4;
-        const int r = (warp / 4 * Shape::kTokenTiles + j) * 8 + lane % 4 * 2 + v;
-        const int64_t row = tile.first + r;
-        values[r * (kChannels + 1) + c] =
-            row < tile.last ? swiglu(a, total.at[i][j][v], total.at[i][j][v + 2], row) : 0.F;
-      }
+    for (int v = 0; v < 2; ++v) {
+      const int c = warp * 8 + lane / 4;
+      const int r = j * 8 + lane % 4 * 2 + v;
+      const int64_t row = tile.first + r;
+      values[r * (kChannels + 1) + c] = row < tile.last ? swiglu(a, total.at[j][v], total.at[j][v + 2], row) : 0.F;
     }
   }
   __syncthreads();
@@ -269,17 +267,18 @@ __global__ void __launch_bounds__(Shape::kThreads) moe_up_streamed_kernel(const 
     if (a.x.group == 32) v = requantise_e4m3(v, e4m3_group_exponent(warp_max(fabsf(v))));
     if (c < a.inner) {
       static_cast<uint16_t*>(a.hidden.data)[row * a.inner + c / kBlockDepth * kBlockDepth +
-                                            arranged_column(down, static_cast<int>(c % kBlockDepth))] =
-          float_to_bf16(v);
+                                            operand_column(down, static_cast<int>(c % kBlockDepth))] = float_to_bf16(v);
     }
   }
 }
 
 template <class Shape>
-__global__ void __launch_bounds__(Shape::kThreads) moe_down_streamed_kernel(const __grid_constant__ MoeKernelArgs a) {
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    moe_down_streamed_kernel(const __grid_constant__ MoeKernelArgs a) {
   BlockTile tile;
-  if (!find_tile<Shape::kTokens>(a, tile)) return;
-  const TileRows rows{int64_t{blockIdx.x} * Shape::kRows, a.width, false};
+  const TilePlace place = tile_place();
+  if (!find_tile<Shape::kTokens>(a, place.rows, tile)) return;
+  const TileRows rows{place.outputs * Shape::kRows, a.width, false};
   StreamSum<Shape> total;
   streamed_product<Shape>(a.streamed, tile.first, tile.last, tile.weights.w2, tile.weights.w2, rows, 0, a.inner,
                           dynamic_shared<uint8_t>(), total);
@@ -292,7 +291,7 @@ __global__ void __launch_bounds__(Shape::kThreads) moe_down_streamed_kernel(cons
 
 __global__ void __launch_bounds__(kExactThreads) moe_up_exact_kernel(const __grid_constant__ MoeKernelArgs a) {
   BlockTile tile;
-  if (!find_tile<kExactRows>(a, tile)) return;
+  if (!find_tile<kExactRows>(a, blockIdx.y, tile)) return;
   const int64_t channel = int64_t{blockIdx.x} * kHidden;
   auto* shared = dynamic_shared<float>();
   float sum[kOutputs / 16];
@@ -313,7 +312,7 @@ __global__ void __launch_bounds__(kExactThreads) moe_up_exact_kernel(const __gri
 
 __global__ void __launch_bounds__(kExactThreads) moe_down_exact_kernel(const __grid_constant__ MoeKernelArgs a) {
   BlockTile tile;
-  if (!find_tile<kExactRows>(a, tile)) return;
+  if (!find_tile<kExactRows>(a, blockIdx.y, tile)) return;
   const int64_t first = int64_t{blockIdx.x} * kOutputs;
   float sum[kOutputs / 16];
   exact_product(a.x, tile.first, tile.last, tile.weights.w2, tile.weights.w2, {first, a.width, false},
@@ -398,11 +397,11 @@ void launch_streamed(const MoeKernelArgs& a, bool up, int64_t tiles, Stream& str
 template <WeightFormat kFormat>
 void launch_streamed(const MoeKernelArgs& a, bool up, int tile_rows, int64_t tiles, Stream& stream) {
   if (tile_rows == 16) {
-    launch_streamed<StreamShape<kFormat, 1, 2, 1>>(a, up, tiles, stream);
+    launch_streamed<StreamShape<kFormat, 1, 2>>(a, up, tiles, stream);
   } else if (tile_rows == 64) {
-    launch_streamed<StreamShape<kFormat, 1, 8, 1>>(a, up, tiles, stream);
+    launch_streamed<StreamShape<kFormat, 2, 8>>(a, up, tiles, stream);
   } else {
-    launch_streamed<StreamShape<kFormat, 2, 8, 2>>(a, up, tiles, stream);
+    launch_streamed<StreamShape<kFormat, 2, 16>>(a, up, tiles, stream);
   }
 }
 

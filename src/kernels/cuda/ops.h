@@ -28,6 +28,8 @@ void confidence(const ConfidenceArgs& a, Stream& stream);
 void argmax(const ArgmaxArgs& a, Stream& stream);
 // hyper_connection.cu
 void hc_pre(const HcPreArgs& a, Stream& stream);
+// The same, with the form for many rows from `many_rows` on: the bits must not depend on it.
+void hc_pre_from(const HcPreArgs& a, int64_t many_rows, Stream& stream);
 void hc_post(const HcPostArgs& a, Stream& stream);
 void hc_head(const HcHeadArgs& a, Stream& stream);
 void hc_head_mix(const HcHeadMixArgs& a, Stream& stream);

@@ -1,6 +1,7 @@
 // Operators on single rows: embedding, norms, rotations, gathers, and the small ones of the draft. One block per row,
 // or a grid over rows and columns where nothing is summed.
 #include "kernels/cuda/common/block.cuh"
+#include "kernels/cuda/common/eight.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace di::kernels::cuda {
@@ -29,6 +30,56 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const __grid_constan
   const float r = block_inverse_rms(x, a.x.cols, a.eps, slots);
   for (int64_t c = threadIdx.x; c < a.x.cols; c += kThreads)
     store_value(a.y, t, c, weight_value(a.w, 0, c) * (x[c] * r));
+}
+
+// Rows of bf16 that a block holds in registers: one access of 16 bytes per eight columns in, one out. fp32 sums of
+// eight squares go into an fp64 sum; where they overflow, the row is summed once more.
+constexpr int kEightsThreads = 128;
+template <int kEights>
+__global__ void __launch_bounds__(kEightsThreads) rms_norm_eights_kernel(const __grid_constant__ RmsNormArgs a) {
+  __shared__ double slots[kEightsThreads / 32];
+  const int64_t t = blockIdx.x;
+  const int64_t cols = a.x.cols;
+  uint4 held[kEights] = {};
+#pragma unroll
+  for (int i = 0; i < kEights; ++i) {
+    const int64_t c = (static_cast<int64_t>(threadIdx.x) + i * kEightsThreads) * 8;
+    if (c < cols) held[i] = *eight_at(a.x, t, c);
+  }
+  double square = 0.0;
+#pragma unroll
+  for (int i = 0; i < kEights; ++i) {
+    float x[8];
+    unpack_eight(held[i], x);
+    float sum = x[0] * x[0];
+#pragma unroll
+    for (int k = 1; k < 8; ++k) sum = fmaf(x[k], x[k], sum);
+    square += static_cast<double>(sum);
+  }
+  square = block_sum(square, slots);
+  if (!(square < INFINITY)) {
+    square = 0.0;
+#pragma unroll
+    for (int i = 0; i < kEights; ++i) {
+      float x[8];
+      unpack_eight(held[i], x);
+      for (const float v : x) square += static_cast<double>(v) * static_cast<double>(v);
+    }
+    square = block_sum(square, slots);
+  }
+  const float r = inverse_rms(square, cols, a.eps);
+#pragma unroll
+  for (int i = 0; i < kEights; ++i) {
+    const int64_t c = (static_cast<int64_t>(threadIdx.x) + i * kEightsThreads) * 8;
+    if (c >= cols) continue;
+    float x[8];
+    float w[8];
+    unpack_eight(held[i], x);
+    load_norm_eight(a.w, c, w);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) x[k] = w[k] * (x[k] * r);
+    *eight_at(a.y, t, c) = pack_eight(x);
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) gather_rows_kernel(const __grid_constant__ GatherRowsArgs a) {
@@ -173,6 +224,17 @@ void rms_norm(const RmsNormArgs& a, Stream& stream) {
                   static_cast<long long>(a.x.cols), static_cast<long long>(a.y.rows), static_cast<long long>(a.y.cols),
                   static_cast<long long>(a.w.cols));
   if (a.x.rows == 0) return;
+  if (in_eights(a.x) && in_eights(a.y) && a.x.cols <= 8 * 8 * kEightsThreads) {
+    const dim3 threads(kEightsThreads);
+    if (a.x.cols <= 2 * 8 * kEightsThreads) {
+      DI_LAUNCH(stream, rms_norm_eights_kernel<2>, grid(a.x.rows), threads, 0, a);
+    } else if (a.x.cols <= 5 * 8 * kEightsThreads) {
+      DI_LAUNCH(stream, rms_norm_eights_kernel<5>, grid(a.x.rows), threads, 0, a);
+    } else {
+      DI_LAUNCH(stream, rms_norm_eights_kernel<8>, grid(a.x.rows), threads, 0, a);
+    }
+    return;
+  }
   DI_LAUNCH(stream, rms_norm_kernel, grid(a.x.rows), dim3(kThreads), static_cast<size_t>(a.x.cols) * 4, a);
 }
 

@@ -1,10 +1,12 @@
 // The fast form of y = x·Wᵀ for bf16 x over BF16, FP8 and MXFP4 weights whose rows lie in pieces of 16 bytes. Weights
-// are the left operand of mma.m16n8k16 (16 outputs), rows of x the right one (8 rows), so that few rows waste little.
+// are the left operand of a warpgroup's product (64 outputs; streamed_products.cuh), rows of x the right one (16, 64 or
+// 128).
 //
 // Stored bytes go to shared memory by asynchronous copies, several depth blocks of 128 columns ahead, each lane's
-// pieces where it will read them; they become bf16 in registers and meet x there. Nothing dequantised is ever stored.
-// Which column a lane holds is free as long as both operands agree: x is arranged so that a lane's pieces need no
-// shuffling (arranged_column).
+// pieces where it will read them; they become bf16 in registers and meet x there while the products of the half block
+// before still run. Nothing dequantised is ever stored. Which column a lane holds is free as long as both operands
+// agree: x is arranged so that a lane's pieces need no shuffling (operand_column). BF16 weights need no change: both
+// operands of a product lie in shared memory.
 //
 // Exactness (performance.md §5.2): e4m3·2^k and e2m1·2^k are bf16 numbers; the code's bits, moved into a bf16, are the
 // value times 2^-120 (2^-126), and one multiplication by 2^(k+60) (2^(k+63)) gives the value times 2^-60 (2^-63)
@@ -15,12 +17,14 @@
 // chunks in ascending order. The shape of a tile does not enter: any number of rows gives the same bits.
 #pragma once
 
+#include "kernels/cuda/common/streamed_products.cuh"
 #include "kernels/cuda/gemm.cuh"
 
 namespace di::kernels::cuda {
 
-inline constexpr int kBlockDepth = 128;   // columns of a stage
-inline constexpr int kStreamPitch = 288;  // bytes of a row of x in shared memory: reads of 8 bytes hit all banks once
+inline constexpr int kBlockDepth = 128;  // columns of a stage
+inline constexpr int kStreamPitch =
+    288;  // bytes of a row in lane order in shared memory: reads of 8 bytes hit all banks once
 static_assert(kChunk % kBlockDepth == 0);
 
 template <WeightFormat kFormat>
@@ -28,17 +32,20 @@ inline constexpr int kPieces = kFormat == WeightFormat::kFp4Row ? 1
                                : kFormat == WeightFormat::kBf16 ? 4
                                                                 : 2;
 
-// Where column c of a depth block stands in an arranged row: step·16 + lane of the quad·4 + place in the fragment.
+// Where column c of a depth block stands in the order of the lanes: step·16 + lane of the quad·4 + place in the
+// fragment.
 DI_HD int arranged_column(WeightFormat format, int c) {
   if (format == WeightFormat::kFp4Row) {  // a lane holds 32 columns; a word's nibbles i and i + 4 form a register
     const int r = c % 4;
     return ((c % 32 / 8 * 2 + r / 2) * 4 + c / 32) * 4 + r % 2 * 2 + c % 8 / 4;
   }
-  if (format == WeightFormat::kBf16) {
-    return ((c / 32 * 2 + c % 8 / 4) * 4 + c % 32 / 8) * 4 + c % 4;
-  }
   // FP8: a word's bytes i and i + 2 form a register
   return ((c / 64 * 4 + c % 16 / 4) * 4 + c % 64 / 16) * 4 + c % 2 * 2 + c % 4 / 2;
+}
+// … and in an arranged row of x: a fragment's places are columns 2·quad, +1, +8, +9 of its step.
+DI_HD int operand_column(WeightFormat format, int c) {
+  const int at = arranged_column(format, c);
+  return at / 16 * 16 + at % 4 / 2 * 8 + at % 16 / 4 * 2 + at % 2;
 }
 
 // The factor that is left for the sums.
@@ -67,33 +74,37 @@ __device__ __forceinline__ void widen_fp8(uint32_t w, uint32_t factor, uint32_t 
   r[1] = multiply_bf16x2((w & 0x80008000U) | ((w >> 4) & 0x07f007f0U), factor);
 }
 
-// A block: 4 warps along the outputs, each with kRowTiles·16 of them, and kTokenWarps along the rows of x, each with
-// kTokenTiles·8.
-template <WeightFormat kFormat_, int kRowTiles_, int kTokenTiles_, int kTokenWarps_>
+// A block: kGroups warpgroups along the outputs, each with 64 of them, over 8·kTokenTiles rows of x.
+template <WeightFormat kFormat_, int kGroups_, int kTokenTiles_>
 struct StreamShape {
   static constexpr WeightFormat kFormat = kFormat_;
-  static constexpr int kRowTiles = kRowTiles_;
   static constexpr int kTokenTiles = kTokenTiles_;
-  static constexpr int kTokenWarps = kTokenWarps_;
-  static constexpr int kWarps = 4 * kTokenWarps;
+  static constexpr int kTokens = 8 * kTokenTiles;
+  static constexpr int kWarps = 4 * kGroups_;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kRows = 64 * kRowTiles;
-  static constexpr int kTokens = 8 * kTokenTiles * kTokenWarps;
-  static constexpr int kStages = kFormat == WeightFormat::kBf16                      ? 3
-                                 : kFormat == WeightFormat::kFp4Row && kTokens <= 16 ? 6
-                                                                                     : 4;
+  static constexpr int kRows = 64 * kGroups_;
+  static constexpr int kBlocks =
+      kTokens == 64 && kFormat != WeightFormat::kBf16 ? 2 : 1;  // of a multiprocessor, at least
+  // One of them is being read, one may still be read by products under way, the others are on their way. Two or more
+  // blocks of up to 64 rows of x share a multiprocessor (but for BF16).
+  static constexpr int kStages = kTokens <= 16                        ? kFormat == WeightFormat::kBf16 ? 5 : 6
+                                 : kTokens == 128                     ? kFormat == WeightFormat::kBf16 ? 3 : 4
+                                 : kFormat == WeightFormat::kFp8Block ? 3
+                                                                      : 4;
+  static constexpr int kTokenBytes = kTokens * kBlockDepth * 2;
   static constexpr int kWeightBytes = kRows * kPieces<kFormat> * 64;
   static constexpr int kScaleBytes = kFormat == WeightFormat::kBf16 ? 0 : kRows * 4;
-  static constexpr int kStageBytes = kWeightBytes + kScaleBytes + kTokens * kStreamPitch;
-  static constexpr int kShared = kStages * kStageBytes + kTokens * 8;
-  static_assert(kRows / 8 == 2 * kWarps, "a warp copies two runs of eight weight rows");
+  static constexpr int kWeightsAt = kStages * kTokenBytes;
+  static constexpr int kScalesAt = kWeightsAt + kStages * kWeightBytes;
+  static constexpr int kShared = kScalesAt + kStages * kScaleBytes;
+  static_assert(kTokenBytes % 2048 == 0 && kWeightBytes % 1024 == 0, "operands start at multiples of 1024");
   static_assert(kShared <= 227 * 1024);
 };
 
-// A lane's sums: outputs of row tile i (rows of the lane's group, and 8 further), rows of x of token tile j.
+// A lane's sums: outputs of its group and 8 further, rows of x of token tile j.
 template <class Shape>
 struct StreamSum {
-  float at[Shape::kRowTiles][Shape::kTokenTiles][4];
+  float at[Shape::kTokenTiles][4];
 };
 
 struct StreamInput {
@@ -103,6 +114,122 @@ struct StreamInput {
   int32_t row_divide = 1;
 };
 
+// What a thread copies of every stage; one call after the other brings the depth blocks in their order. Where a tile
+// has no output, another row's weights are copied, and where it has no row of x nothing is: those sums go nowhere.
+template <class Shape>
+struct StageCopies {
+  static constexpr bool kOperand = Shape::kFormat == WeightFormat::kBf16;
+  static constexpr int kP = kPieces<Shape::kFormat>;
+  static constexpr int kWeightRuns = kOperand ? 8 : 2;  // rows of weights of this thread
+  static constexpr int kRowsApart = Shape::kThreads / 16;
+  static constexpr int kInputRuns = Shape::kTokens / kRowsApart;  // rows of x of this thread
+  static_assert(kRowsApart % 8 == 0, "rows of a thread have the same place in their swizzle");
+  const uint8_t* weights[kWeightRuns];
+  const uint8_t* scales = nullptr;
+  const uint16_t* input[kInputRuns];
+  uint32_t there = 0;  // bits of `input`
+
+  __device__ __forceinline__ StageCopies(const StreamInput& x, int64_t first, int64_t last, const Weight& w,
+                                         const Weight& other, const TileRows& tile, int64_t column) {
+    const int tid = static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int k = 0; k < kWeightRuns; ++k) {
+      // BF16: 16 threads a row. Else the lanes of a quad share a row, and a warp's rows are its own.
+      const int n = kOperand ? tid / 16 + k * kRowsApart : (tid / 32 * 2 + k) * 8 + tid % 32 / 4;
+      const int64_t r = tile.row(n);
+      weights[k] = static_cast<const uint8_t*>(tile.second(n) ? other.data : w.data) +
+                   ((r >= 0 ? r : 0) * w.cols + column) / 32 * (kP * 16) + (kOperand ? tid % 16 : tid % 4) * 16;
+    }
+    if constexpr (!kOperand) {
+      const int n = tid < Shape::kRows ? tid : 0;
+      const int64_t r = tile.row(n) >= 0 ? tile.row(n) : 0;
+      scales = (tile.second(n) ? other.scale : w.scale) +
+               (w.format == WeightFormat::kFp8Block ? r / 32 : r) * (w.cols / 32) + column / 32;
+    }
+#pragma unroll
+    for (int k = 0; k < kInputRuns; ++k) {
+      const int64_t row = first + tid / 16 + k * kRowsApart;
+      input[k] = x.data;
+      if (row >= last) continue;
+      there |= 1U << k;
+      input[k] += (x.row_map != nullptr ? x.row_map[row] / x.row_divide : row) * x.stride + column + tid % 16 * 8;
+    }
+  }
+
+  __device__ __forceinline__ void next(uint8_t* shared, int slot) {
+    const int tid = static_cast<int>(threadIdx.x);
+    uint8_t* to = shared + Shape::kWeightsAt + slot * Shape::kWeightBytes;
+#pragma unroll
+    for (int k = 0; k < kWeightRuns; ++k) {
+      if constexpr (kOperand) {
+        copy_async<16>(
+            to + tid % 16 / 8 * (Shape::kRows * 128) + panel_offset(tid / 16, tid % 8) + k * kRowsApart * 128,
+            weights[k], true);
+      } else {
+#pragma unroll
+        for (int p = 0; p < kP; ++p) {
+          copy_async<16>(to + (((tid / 32 * 2 + k) * kP + p) * 32 + tid % 32) * 16, weights[k] + p * 64, true);
+        }
+      }
+      weights[k] += kP * 64;
+    }
+    if constexpr (!kOperand) {
+      if (tid < Shape::kRows) {
+        copy_async<4>(shared + Shape::kScalesAt + slot * Shape::kScaleBytes + tid * 4, scales, true);
+      }
+      scales += kBlockDepth / 32;
+    }
+    to = shared + slot * Shape::kTokenBytes + tid % 16 / 8 * (Shape::kTokens * 128) + panel_offset(tid / 16, tid % 8);
+#pragma unroll
+    for (int k = 0; k < kInputRuns; ++k) {
+      if ((there >> k & 1U) != 0) copy_async<16>(to + k * kRowsApart * 128, input[k], true);
+      input[k] += kBlockDepth;
+    }
+  }
+};
+
+// Half `half` of a stage's weights as the fragments of four depth steps: pieces of 64 columns of FP8, two words of the
+// only piece of MXFP4.
+template <class Shape>
+__device__ __forceinline__ void widen_half(const uint8_t* weights, const uint8_t* scales, int half,
+                                           uint32_t (&a)[4][4]) {
+  constexpr WeightFormat kFormat = Shape::kFormat;
+  constexpr int kP = kPieces<kFormat>;
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int quad = lane % 4;
+#pragma unroll
+  for (int run = 0; run < 2; ++run) {  // rows of the group, and 8 further
+    const int at = warp * 2 + run;
+    const uint32_t scale = reinterpret_cast<const uint32_t*>(scales)[at * 8 + lane / 4];
+    if constexpr (kFormat == WeightFormat::kFp4Row) {
+      const uint4 raw = *reinterpret_cast<const uint4*>(weights + (at * 32 + lane) * 16);
+      const uint32_t factor = code_factor<kFormat>(scale >> (quad * 8) & 255U);
+      const uint32_t words[2] = {half == 0 ? raw.x : raw.z, half == 0 ? raw.y : raw.w};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        uint32_t wide[4];
+        widen_fp4(words[i], factor, wide);
+        a[2 * i][run] = wide[0];
+        a[2 * i][2 + run] = wide[1];
+        a[2 * i + 1][run] = wide[2];
+        a[2 * i + 1][2 + run] = wide[3];
+      }
+    } else {
+      const uint4 raw = *reinterpret_cast<const uint4*>(weights + ((at * kP + half) * 32 + lane) * 16);
+      const uint32_t factor = code_factor<kFormat>(scale >> ((half * 2 + quad / 2) * 8) & 255U);
+      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        uint32_t wide[2];
+        widen_fp8(words[i], factor, wide);
+        a[i][run] = wide[0];
+        a[i][2 + run] = wide[1];
+      }
+    }
+  }
+}
+
 // total ← rows [first, last) of x times the weight rows of `tile`, columns [begin, end), both multiples of kBlockDepth.
 // Shared memory: Shape::kShared bytes; free again after the caller's next barrier.
 template <class Shape>
@@ -110,208 +237,82 @@ __device__ __forceinline__ void streamed_product(const StreamInput& x, int64_t f
                                                  const Weight& other, const TileRows& tile, int64_t begin, int64_t end,
                                                  uint8_t* shared, StreamSum<Shape>& total) {
   constexpr WeightFormat kFormat = Shape::kFormat;
-  constexpr int kP = kPieces<kFormat>;
   constexpr int kTiles = Shape::kTokenTiles;
-  const int tid = static_cast<int>(threadIdx.x);
-  const int warp = tid / 32;
-  const int lane = tid % 32;
-  const int group = lane / 4;
-  const int quad = lane % 4;
-  auto* sources = reinterpret_cast<int64_t*>(shared + Shape::kStages * Shape::kStageBytes);  // [kTokens] offset or -1
+  constexpr int kAhead = Shape::kStages - 2;                              // stages on their way
+  const int warpgroup = shuffle(static_cast<int>(threadIdx.x / 128), 0);  // known to be the same in the whole warp
+  StageCopies<Shape> copies(x, first, last, w, other, tile, begin);
 
-  // What this thread copies of every stage.
-  const int64_t row_bytes = w.cols / 32 * (kP * 16);
-  const uint8_t* from[2];
-  bool there[2];
+  float chunk[kTiles][4];
 #pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    const int n = (warp + k * Shape::kWarps) * 8 + group;
-    const int64_t r = tile.row(n);
-    there[k] = r >= 0;
-    from[k] =
-        static_cast<const uint8_t*>((tile.second(n) ? other : w).data) + (there[k] ? r : 0) * row_bytes + quad * 16;
+  for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) total.at[j][v] = chunk[j][v] = 0.F;
   }
-  const uint8_t* scale_from = nullptr;
-  if constexpr (kFormat != WeightFormat::kBf16) {
-    if (tid < Shape::kRows) {
-      const Weight& m = tile.second(tid) ? other : w;
-      const int64_t r = tile.row(tid);
-      if (r >= 0) scale_from = m.scale + (m.format == WeightFormat::kFp8Block ? r / 32 : r) * (m.cols / 32);
-    }
-  }
-  for (int t = tid; t < Shape::kTokens; t += Shape::kThreads) {
-    const int64_t row = first + t;
-    sources[t] = row < last ? (x.row_map != nullptr ? x.row_map[row] / x.row_divide : row) * x.stride : -1;
-  }
-  __syncthreads();
-
-  const auto copy_stage = [&](int64_t column, int slot) {
-    uint8_t* stage = shared + slot * Shape::kStageBytes;
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-#pragma unroll
-      for (int p = 0; p < kP; ++p) {
-        copy_async<16>(stage + (((warp + k * Shape::kWarps) * kP + p) * 32 + lane) * 16,
-                       from[k] + column / 32 * (kP * 16) + p * 64, there[k]);
-      }
-    }
-    if constexpr (kFormat != WeightFormat::kBf16) {
-      if (tid < Shape::kRows) {
-        copy_async<4>(stage + Shape::kWeightBytes + tid * 4,
-                      scale_from != nullptr ? scale_from + column / 32 : static_cast<const uint8_t*>(w.scale),
-                      scale_from != nullptr);
-      }
-    }
-    uint8_t* to = stage + Shape::kWeightBytes + Shape::kScaleBytes;
-    if constexpr (kFormat == WeightFormat::kBf16) {  // natural rows: units of four columns go to their places
-      const int unit = tid % 32;
-      const int place = (unit / 8 * 2 + unit % 2) * 4 + unit % 8 / 2;
-      for (int t = tid / 32; t < Shape::kTokens; t += Shape::kWarps) {
-        const int64_t source = sources[t];
-        copy_async<8>(to + t * kStreamPitch + place * 8, x.data + (source < 0 ? 0 : source) + column + unit * 4,
-                      source >= 0);
-      }
-    } else {
-      const int part = tid % 16;
-#pragma unroll
-      for (int k = 0; k < kTiles; ++k) {
-        const int t = tid / 16 + k * (Shape::kThreads / 16);
-        const int64_t source = sources[t];
-        copy_async<16>(to + t * kStreamPitch + part * 16, x.data + (source < 0 ? 0 : source) + column + part * 8,
-                       source >= 0);
-      }
-    }
-  };
-
-  const int row_warp = warp % 4;
-  const int token0 = warp / 4 * kTiles * 8;
-  const int64_t left = last - first - token0;
-  const int used = left <= 0 ? 0 : left >= kTiles * 8 ? kTiles : static_cast<int>((left + 7) / 8);  // token tiles
-  StreamSum<Shape> chunk;
-#pragma unroll
-  for (int i = 0; i < Shape::kRowTiles; ++i) {
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-      for (int v = 0; v < 4; ++v) total.at[i][j][v] = chunk.at[i][j][v] = 0.F;
-    }
-  }
-
-  const auto multiply = [&](const uint8_t* rows, int step, const uint32_t(&a)[Shape::kRowTiles][4]) {
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-      if (j >= used) break;  // the same for the whole warp
-      const uint2 b =
-          *reinterpret_cast<const uint2*>(rows + (token0 + j * 8 + group) * kStreamPitch + (step * 4 + quad) * 8);
-#pragma unroll
-      for (int i = 0; i < Shape::kRowTiles; ++i) mma_bf16(chunk.at[i][j], a[i], b.x, b.y);
-    }
-  };
 
   const int blocks = static_cast<int>((end - begin) / kBlockDepth);
 #pragma unroll
-  for (int s = 0; s < Shape::kStages - 1; ++s) {
-    if (s < blocks) copy_stage(begin + int64_t{s} * kBlockDepth, s);
+  for (int s = 0; s < kAhead; ++s) {
+    if (s < blocks) copies.next(shared, s);
     commit_copies();
   }
+  int slot = 0;
   for (int block = 0; block < blocks; ++block) {
-    wait_copies<Shape::kStages - 2>();
-    __syncthreads();  // every thread's copies are there, and the stage before has been read
-    if (block + Shape::kStages - 1 < blocks) {
-      copy_stage(begin + int64_t{block + Shape::kStages - 1} * kBlockDepth,
-                 (block + Shape::kStages - 1) % Shape::kStages);
+    wait_copies<kAhead - 1>();
+    publish_operands();
+    // Every thread's copies are there; the products of the block before the last are done, and its stage is free.
+    __syncthreads();
+    if (block + kAhead < blocks) {
+      copies.next(shared, slot + kAhead < Shape::kStages ? slot + kAhead : slot + kAhead - Shape::kStages);
     }
     commit_copies();
-    const uint8_t* stage = shared + block % Shape::kStages * Shape::kStageBytes;
-    const uint8_t* rows = stage + Shape::kWeightBytes + Shape::kScaleBytes;
-    const auto* scales = reinterpret_cast<const uint32_t*>(stage + Shape::kWeightBytes);
+    const uint8_t* rows = shared + slot * Shape::kTokenBytes;
+    const uint8_t* weights = shared + Shape::kWeightsAt + slot * Shape::kWeightBytes;
+    const uint8_t* scales = shared + Shape::kScalesAt + slot * Shape::kScaleBytes;
 #pragma unroll
-    for (int p = 0; p < kP; ++p) {
-      uint32_t raw[Shape::kRowTiles][2][4];
-      uint32_t factor[Shape::kRowTiles][2];
+    for (int half = 0; half < 2; ++half) {
+      const Operand b = operand(rows + half * (Shape::kTokens * 128));
+      if constexpr (kFormat == WeightFormat::kBf16) {
+        const Operand a = operand(weights + half * (Shape::kRows * 128) + warpgroup * (64 * 128));
+        begin_products();
 #pragma unroll
-      for (int i = 0; i < Shape::kRowTiles; ++i) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int run = (row_warp * Shape::kRowTiles + i) * 2 + half;
-          const uint4 v = *reinterpret_cast<const uint4*>(stage + ((run * kP + p) * 32 + lane) * 16);
-          raw[i][half][0] = v.x;
-          raw[i][half][1] = v.y;
-          raw[i][half][2] = v.z;
-          raw[i][half][3] = v.w;
-          if constexpr (kFormat == WeightFormat::kBf16) {
-            factor[i][half] = 0;
-          } else {
-            const int scale = kFormat == WeightFormat::kFp4Row ? quad : p * 2 + quad / 2;
-            factor[i][half] = code_factor<kFormat>(scales[run * 8 + group] >> (scale * 8) & 255U);
-          }
-        }
-      }
-      uint32_t a[Shape::kRowTiles][4];
-      if constexpr (kFormat == WeightFormat::kFp4Row) {
-#pragma unroll
-        for (int word = 0; word < 4; ++word) {
-          uint32_t wide[Shape::kRowTiles][2][4];
-#pragma unroll
-          for (int i = 0; i < Shape::kRowTiles; ++i) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) widen_fp4(raw[i][half][word], factor[i][half], wide[i][half]);
-          }
-#pragma unroll
-          for (int part = 0; part < 2; ++part) {
-#pragma unroll
-            for (int i = 0; i < Shape::kRowTiles; ++i) {
-              a[i][0] = wide[i][0][2 * part];
-              a[i][1] = wide[i][1][2 * part];
-              a[i][2] = wide[i][0][2 * part + 1];
-              a[i][3] = wide[i][1][2 * part + 1];
-            }
-            multiply(rows, word * 2 + part, a);
-          }
-        }
-      } else if constexpr (kFormat == WeightFormat::kBf16) {
-#pragma unroll
-        for (int part = 0; part < 2; ++part) {
-#pragma unroll
-          for (int i = 0; i < Shape::kRowTiles; ++i) {
-            a[i][0] = raw[i][0][2 * part];
-            a[i][1] = raw[i][1][2 * part];
-            a[i][2] = raw[i][0][2 * part + 1];
-            a[i][3] = raw[i][1][2 * part + 1];
-          }
-          multiply(rows, p * 2 + part, a);
-        }
+        for (int step = 0; step < 4; ++step) operand_product(chunk, a, b, step);
       } else {
+        uint32_t a[4][4];
+        widen_half<Shape>(weights, scales, half, a);
+        begin_products();
 #pragma unroll
-        for (int word = 0; word < 4; ++word) {
-#pragma unroll
-          for (int i = 0; i < Shape::kRowTiles; ++i) {
-            uint32_t wide[2][2];
-#pragma unroll
-            for (int half = 0; half < 2; ++half) widen_fp8(raw[i][half][word], factor[i][half], wide[half]);
-            a[i][0] = wide[0][0];
-            a[i][1] = wide[1][0];
-            a[i][2] = wide[0][1];
-            a[i][3] = wide[1][1];
-          }
-          multiply(rows, p * 4 + word, a);
-        }
+        for (int step = 0; step < 4; ++step) operand_product(chunk, a[step], b, step);
       }
+      commit_products();
+      wait_products<1>();  // the registers of the half before are free
     }
     if ((block + 1) % (kChunk / kBlockDepth) == 0 || block + 1 == blocks) {
+      wait_products<0>();
 #pragma unroll
-      for (int i = 0; i < Shape::kRowTiles; ++i) {
+      for (int j = 0; j < kTiles; ++j) {
 #pragma unroll
-        for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-          for (int v = 0; v < 4; ++v) {
-            total.at[i][j][v] += chunk.at[i][j][v] * kSumFactor<kFormat>;
-            chunk.at[i][j][v] = 0.F;
-          }
+        for (int v = 0; v < 4; ++v) {
+          total.at[j][v] = fmaf(chunk[j][v], kSumFactor<kFormat>, total.at[j][v]);
+          chunk[j][v] = 0.F;
         }
       }
     }
+    slot = slot + 1 < Shape::kStages ? slot + 1 : 0;
   }
+}
+
+// Which tile a block computes: bands of eight tiles of rows share the outputs' weights while those are in the cache.
+struct TilePlace {
+  int64_t outputs;
+  int64_t rows;
+};
+__device__ __forceinline__ TilePlace tile_place() {
+  constexpr unsigned kBand = 8;
+  const unsigned id = blockIdx.y * gridDim.x + blockIdx.x;
+  const unsigned first = id / (kBand * gridDim.x) * kBand;
+  const unsigned band = gridDim.y - first < kBand ? gridDim.y - first : kBand;
+  const unsigned within = id - first * gridDim.x;
+  return {within / band, first + within % band};
 }
 
 // f(tile row, row of x in the tile, value) for every sum of the lane.
@@ -320,15 +321,9 @@ __device__ __forceinline__ void for_each_sum(const StreamSum<Shape>& sum, const 
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
-  for (int i = 0; i < Shape::kRowTiles; ++i) {
+  for (int j = 0; j < Shape::kTokenTiles; ++j) {
 #pragma unroll
-    for (int j = 0; j < Shape::kTokenTiles; ++j) {
-#pragma unroll
-      for (int v = 0; v < 4; ++v) {
-        f((warp % 4 * Shape::kRowTiles + i) * 16 + lane / 4 + v / 2 * 8,
-          (warp / 4 * Shape::kTokenTiles + j) * 8 + lane % 4 * 2 + v % 2, sum.at[i][j][v]);
-      }
-    }
+    for (int v = 0; v < 4; ++v) f(warp * 16 + lane / 4 + v / 2 * 8, j * 8 + lane % 4 * 2 + v % 2, sum.at[j][v]);
   }
 }
 
@@ -344,7 +339,7 @@ inline bool streams(const Weight& w) {
 // arranged per depth block. out: [x.rows, x.cols] bf16, dense. x.cols is a multiple of kBlockDepth.
 void arrange_input(const Tensor& x, WeightFormat format, int group, uint16_t* out, Stream& stream);
 
-// Rows of x of a tile for `rows` of them: 16, 64 or 128. Runs of eight that a tile does not have cost nothing.
+// Rows of x of a tile for `rows` of them: 16, 64 or 128.
 inline int stream_tokens(int64_t rows) {
   return rows <= 16 ? 16 : rows < 192 ? 64 : 128;
 }

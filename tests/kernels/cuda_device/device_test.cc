@@ -6,6 +6,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/ops.h"
 #include "kernels/ops_compare.h"
 
 namespace di::kernels {
@@ -76,6 +77,21 @@ TEST_P(Cuda, IsBatchInvariant) {
 TEST_P(Cuda, GivesTheSameBitsAgain) {
   for (uint64_t seed = 300; seed < 304; ++seed) {
     test::expect_same_bits(cuda(), cuda(), GetParam(), seed, Scale::kReal);
+  }
+}
+
+class CudaForms : public Cuda {};
+
+// The projection of hyper-connections has one form for few rows and one for many; the sums are the same.
+TEST_F(CudaForms, HyperConnectionsDoNotDependOnTheForm) {
+  Ops many = cuda::ops();
+  many.hc_pre = [](const HcPreArgs& a, Stream& stream) { cuda::hc_pre_from(a, 1, stream); };
+  const test::Case hc_pre = test::case_named("hc_pre");
+  test::Backend other = cuda();
+  other.ops = &many;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    test::expect_same_bits(cuda(), other, hc_pre, seed, Scale::kSmall);
+    test::expect_same_bits(cuda(), other, hc_pre, 100 + seed, Scale::kReal);
   }
 }
 

@@ -54,6 +54,25 @@ TEST_P(EmulatedCuda, IsBatchInvariant) {
   for (uint64_t seed = 200; seed < 203; ++seed) test::expect_batch_invariant(cuda(), GetParam(), seed, Scale::kSmall);
 }
 
+class EmulatedCudaForms : public EmulatedCuda {};
+
+// The projection of hyper-connections has one form for few rows and one for many; the sums are the same.
+TEST_F(EmulatedCudaForms, HyperConnectionsDoNotDependOnTheForm) {
+  Ops many = cuda::ops();
+  many.hc_pre = [](const HcPreArgs& a, Stream& stream) { cuda::hc_pre_from(a, 1, stream); };
+  const test::Case hc_pre = test::case_named("hc_pre");
+  test::Backend other = cuda();
+  other.ops = &many;
+  for (uint64_t seed = 0; seed < 24; ++seed) {
+    cuda::emulation::set_reverse_warps(seed % 2 != 0);
+    test::expect_same_bits(cuda(), other, hc_pre, seed, Scale::kSmall);
+  }
+  for (uint64_t seed = 100; seed < 106; ++seed) {
+    cuda::emulation::set_reverse_warps(seed % 2 != 0);
+    test::expect_same_bits(cuda(), other, hc_pre, seed, Scale::kReal);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Operators, EmulatedCuda, testing::ValuesIn(test::all_cases()),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 

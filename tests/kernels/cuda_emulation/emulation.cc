@@ -418,7 +418,7 @@ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
   return pack_bf16(half_of(a, 0) * half_of(b, 0), half_of(a, 1) * half_of(b, 1));
 }
 
-uint32_t rounded_pair(float low, float high) {
+uint32_t round_pair(float low, float high) {
   return pack_bf16(low, high);
 }
 uint32_t warp_max_key(uint32_t v) {

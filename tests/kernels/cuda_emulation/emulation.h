@@ -151,6 +151,15 @@ void wait_copies() {
   emulation::wait_copies(kGroups);
 }
 
+inline uint4 load_ahead(const void* from) {
+  return *static_cast<const uint4*>(from);
+}
+uint32_t round_pair(float low, float high);
+inline float reciprocal(float x) {
+  return 1.F / x;
+}
+inline void wait_for_previous() {}
+inline void let_next_start() {}
 inline void meet(int barrier, int threads) {
   emulation::meet(barrier, threads);
 }
@@ -162,7 +171,6 @@ template <int kRegisters>
 void take_registers() {}
 template <int kRegisters>
 void give_registers() {}
-uint32_t rounded_pair(float low, float high);
 inline float fast_exp2(float x) {
   return exp2f(x);
 }
@@ -171,7 +179,7 @@ uint32_t warp_max_key(uint32_t v);
 using StreamHandle = void*;
 
 template <class... P, class... A>
-void launch_on(StreamHandle, const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+void launch_on(StreamHandle, const char* name, bool, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
                A&&... args) {
   const auto launch = [=] { emulation::run(name, grid, block, shared, [&] { kernel(static_cast<P>(args)...); }); };
   if (emulation::g_captured != nullptr) {

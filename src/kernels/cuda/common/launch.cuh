@@ -20,8 +20,12 @@
     }                                                                                 \
   } while (false)
 
-#define DI_LAUNCH(stream, kernel, grid, block, shared, ...)                                      \
-  launch_on(static_cast<StreamHandle>(cuda_stream(stream).handle), #kernel, kernel, grid, block, \
+#define DI_LAUNCH(stream, kernel, grid, block, shared, ...)                                             \
+  launch_on(static_cast<StreamHandle>(cuda_stream(stream).handle), #kernel, false, kernel, grid, block, \
+            shared __VA_OPT__(, ) __VA_ARGS__)
+// For kernels that call wait_for_previous before they touch what the kernel before them reads or writes.
+#define DI_LAUNCH_EARLY(stream, kernel, grid, block, shared, ...)                                      \
+  launch_on(static_cast<StreamHandle>(cuda_stream(stream).handle), #kernel, true, kernel, grid, block, \
             shared __VA_OPT__(, ) __VA_ARGS__)
 
 namespace di::kernels::cuda {

@@ -79,6 +79,16 @@ __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
+// 16 bytes that nothing writes while the kernel runs and the block reads once; the compiler leaves the load where it
+// stands, before the products that follow it.
+__device__ __forceinline__ uint4 load_ahead(const void* from) {
+  uint4 r;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "l"(from));
+  return r;
+}
+
 template <class T>
 __device__ __forceinline__ T shuffle_xor(T v, int mask) {
   return __shfl_xor_sync(0xffffffffU, v, mask);
@@ -94,19 +104,50 @@ __device__ __forceinline__ int count_bits(uint32_t v) {
   return __popc(v);
 }
 
+// Two values rounded to bf16, low half first; NaN becomes the canonical one.
+__device__ __forceinline__ uint32_t round_pair(float low, float high) {
+  uint32_t r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+// 1/x within one unit in the last place, for normal x.
+__device__ __forceinline__ float reciprocal(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+// A kernel launched with DI_LAUNCH_EARLY may start while the kernel before it in the stream runs; what that one writes
+// is there after wait_for_previous. let_next_start: the blocks of such a kernel may come from here on.
+__device__ __forceinline__ void wait_for_previous() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+__device__ __forceinline__ void let_next_start() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 using StreamHandle = cudaStream_t;
 
 template <class... P, class... A>
-void launch_on(StreamHandle stream, const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-               A&&... args) {
+void launch_on(StreamHandle stream, const char* name, bool early, void (*kernel)(P...), dim3 grid, dim3 block,
+               size_t shared, A&&... args) {
   cudaError_t status = cudaSuccess;
   // More than 48 KiB must be asked for (227 KiB at most on sm_90 and sm_100).
   if (shared > 48 * 1024) {
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
   }
   if (status == cudaSuccess) {
-    kernel<<<grid, block, shared, stream>>>(static_cast<A&&>(args)...);
-    status = cudaGetLastError();
+    cudaLaunchAttribute overlap{};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = &overlap;
+    config.numAttrs = early ? 1 : 0;
+    status = cudaLaunchKernelEx(&config, kernel, P(static_cast<A&&>(args))...);
   }
   if (status != cudaSuccess) {
     std::fprintf(stderr, "deepinfer: CUDA kernel %s, grid (%u, %u, %u), block %u, %zu bytes shared: %s\n", name, grid.x,

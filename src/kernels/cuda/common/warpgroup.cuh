@@ -58,13 +58,6 @@ __device__ __forceinline__ void give_registers() {
 #endif
 }
 
-// Two values rounded to bf16, the first in the low half.
-__device__ __forceinline__ uint32_t rounded_pair(float low, float high) {
-  uint32_t r;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
-
 // 2^x within 2^-22, 0 for -inf.
 __device__ __forceinline__ float fast_exp2(float x) {
   float r;

@@ -1,0 +1,130 @@
+// The products of streamed.cuh: several groups of them under way at once, the left operand in registers (widened there)
+// or in a panel, the right one a panel of 8·kTiles rows (warpgroup.cuh has the panels and the fragments).
+#pragma once
+
+#include "kernels/cuda/common/warpgroup.cuh"
+
+namespace di::kernels::cuda {
+
+#if DI_WGMMA
+
+__device__ __forceinline__ void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Returns when all but the last kGroups committed groups of the warpgroup are done.
+template <int kGroups>
+__device__ __forceinline__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
+}
+
+// An operand as the matrix units name it: 128-byte swizzle, eight rows are 1024 bytes apart.
+struct Operand {
+  uint32_t low;
+};
+__device__ __forceinline__ Operand operand(const uint8_t* shared) {
+  return {static_cast<uint32_t>(__cvta_generic_to_shared(shared)) >> 4 | 1U << 16};
+}
+// Sixteen columns of it.
+__device__ __forceinline__ uint64_t descriptor(Operand o, int step) {
+  constexpr uint64_t kHigh = uint64_t{64} << 32 | uint64_t{1} << 62;
+  return kHigh | (o.low + static_cast<uint32_t>(step * 2));
+}
+
+#define DI_SUM4(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+#define DI_SUM16(j) DI_SUM4(j), DI_SUM4(j + 1), DI_SUM4(j + 2), DI_SUM4(j + 3)
+
+// d += a·bᵀ, sixteen columns of depth: a in registers, b the rows of the operand that the descriptor names.
+__device__ __forceinline__ void warpgroup_product(float (&d)[2][4], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, 1, 1, 1, "
+      "0;"
+      : DI_SUM4(0), DI_SUM4(1)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ __forceinline__ void warpgroup_product(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,"
+      "%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
+      : DI_SUM16(0), DI_SUM16(4)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ __forceinline__ void warpgroup_product(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,"
+      "%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, 1, 1, "
+      "1, 0;"
+      : DI_SUM16(0), DI_SUM16(4), DI_SUM16(8), DI_SUM16(12)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+// The same with the left operand in shared memory too.
+__device__ __forceinline__ void warpgroup_product(float (&d)[2][4], uint64_t a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, 1, 1, 1, 0, 0;"
+               : DI_SUM4(0), DI_SUM4(1)
+               : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void warpgroup_product(float (&d)[8][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,"
+      "%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, 1, 1, 1, 0, 0;"
+      : DI_SUM16(0), DI_SUM16(4)
+      : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void warpgroup_product(float (&d)[16][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,"
+      "%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, 1, 1, 1, 0, 0;"
+      : DI_SUM16(0), DI_SUM16(4), DI_SUM16(8), DI_SUM16(12)
+      : "l"(a), "l"(b));
+}
+#undef DI_SUM16
+#undef DI_SUM4
+
+#else
+
+using Operand = const uint8_t*;
+__device__ __forceinline__ Operand operand(const uint8_t* shared) {
+  return shared;
+}
+__device__ __forceinline__ void commit_products() {}
+template <int kGroups>
+__device__ __forceinline__ void wait_products() {}
+
+#endif
+
+// d += a·bᵀ for sixteen columns of depth: `step` of the four of operand `b`.
+template <int kTiles>
+__device__ __forceinline__ void operand_product(float (&d)[kTiles][4], const uint32_t (&a)[4], Operand b, int step) {
+#if DI_WGMMA
+  warpgroup_product(d, a, descriptor(b, step));
+#else
+  const int group = static_cast<int>(threadIdx.x % 32 / 4);
+  const int quad = static_cast<int>(threadIdx.x % 4);
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j) {
+    const uint8_t* row = b + quad * 4;
+    mma_bf16(d[j], a, *reinterpret_cast<const uint32_t*>(row + panel_offset(j * 8 + group, step * 2)),
+             *reinterpret_cast<const uint32_t*>(row + panel_offset(j * 8 + group, step * 2 + 1)));
+  }
+#endif
+}
+
+// The same with the warpgroup's 64 rows of a in shared memory.
+template <int kTiles>
+__device__ __forceinline__ void operand_product(float (&d)[kTiles][4], Operand a, Operand b, int step) {
+#if DI_WGMMA
+  warpgroup_product(d, descriptor(a, step), descriptor(b, step));
+#else
+  const int row = static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
+  const uint8_t* from = a + threadIdx.x % 4 * 4;
+  uint32_t fragment[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    fragment[i] = *reinterpret_cast<const uint32_t*>(from + panel_offset(row + i % 2 * 8, step * 2 + i / 2));
+  }
+  operand_product(d, fragment, b, step);
+#endif
+}
+
+}  // namespace di::kernels::cuda
