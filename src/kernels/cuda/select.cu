@@ -225,34 +225,43 @@ __device__ __forceinline__ void score_share(const Slice& s, int64_t t, const Row
     const int32_t g = block * a.candidate_block + i % a.candidate_block;
     return block >= 0 && g < visible ? g : -1;
   };
-  // Page and slot of the next group, where it lies in one.
+  // Where the lane's pieces of slot `slot` of a page lie.
+  const uint8_t* data = nullptr;
+  const uint8_t* scale = nullptr;
+  const auto locate = [&](uint32_t page, uint32_t slot) {
+    const uint8_t* start = a.keys.base + table[page] * a.keys.block_stride;
+    data = start + slot * (kBlockDepth / 2) + quad * 16;
+    scale = start + per_page * (kBlockDepth / 2) + slot * (kBlockDepth / 32) + quad;
+  };
+  // Not listed: page and first slot of the warp's next group, whose pieces `data` and `scale` name.
   uint32_t page = static_cast<uint32_t>(begin + warp * kGroup) / per_page;
-  uint32_t first_slot = static_cast<uint32_t>(begin + warp * kGroup) - page * per_page;
+  uint32_t slot = static_cast<uint32_t>(begin + warp * kGroup) - page * per_page;
+  if (!kListed && begin + warp * kGroup < end) locate(page, slot + static_cast<uint32_t>(group));
   const auto fetch = [&](int32_t first, KeyPieces& k) {
-    const uint8_t* start = nullptr;
-    if constexpr (!kListed) {
-      if (first < end) start = a.keys.base + table[page] * a.keys.block_stride;
-    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t g = entry(first + group + 8 * half);
       k.data[half] = uint4{0, 0, 0, 0};
       k.scale[half] = 127;
       if (g < 0) continue;
-      uint32_t slot = first_slot + static_cast<uint32_t>(group + 8 * half);
       if constexpr (kListed) {
-        page = static_cast<uint32_t>(g) / per_page;
-        slot = static_cast<uint32_t>(g) - page * per_page;
-        start = a.keys.base + table[page] * a.keys.block_stride;
+        const uint32_t in = static_cast<uint32_t>(g) / per_page;
+        locate(in, static_cast<uint32_t>(g) - in * per_page);
+        k.data[half] = *reinterpret_cast<const uint4*>(data);
+        k.scale[half] = *scale;
+      } else {
+        k.data[half] = *reinterpret_cast<const uint4*>(data + half * 8 * (kBlockDepth / 2));
+        k.scale[half] = scale[half * 8 * (kBlockDepth / 32)];
       }
-      k.data[half] = *reinterpret_cast<const uint4*>(start + slot * (kBlockDepth / 2) + quad * 16);
-      k.scale[half] = start[per_page * (kBlockDepth / 2) + slot * (kBlockDepth / 32) + static_cast<uint32_t>(quad)];
     }
     if constexpr (!kListed) {
-      first_slot += kTurn;
-      while (first_slot >= per_page) {
-        first_slot -= per_page;
-        ++page;
+      slot += kTurn;
+      if (slot < per_page) {
+        data += kTurn * (kBlockDepth / 2);
+        scale += kTurn * (kBlockDepth / 32);
+      } else if (first + kTurn < end) {
+        for (; slot >= per_page; slot -= per_page) ++page;
+        locate(page, slot + static_cast<uint32_t>(group));
       }
     }
   };
