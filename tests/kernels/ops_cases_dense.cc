@@ -48,13 +48,15 @@ void case_embed(Run& r) {
   r.result("mix", mix, t, hc, kExact);
 }
 
-void case_hc_pre(Run& r) {
+// `trained`: four bf16 streams, of widths that backends have fast forms for.
+void hc_pre_of(Run& r, bool trained) {
   const int64_t t = r.rows();
-  const int64_t h = width_h(r);
-  const int32_t hc = r.pick<int32_t>({4, 4, 2});
+  const int64_t h = !trained || r.real() ? width_h(r) : r.pick<int64_t>({32, 96, 128, 160, 320, 1056});
+  const int32_t hc = trained ? 4 : r.pick<int32_t>({4, 4, 2});
   const int64_t m = (2 + hc) * hc;
-  const bool round = r.coin();
-  const Tensor streams = r.input(t, hc * h, r.dtype(), r.integer(0, 7) == 0 ? Fill::kZero : Fill::kNormal);
+  const bool round = trained || r.coin();
+  const DType dtype = trained ? DType::kBf16 : r.dtype();
+  const Tensor streams = r.input(t, hc * h, dtype, r.integer(0, 7) == 0 ? Fill::kZero : Fill::kNormal);
   const float* mix = r.array(r.values(t * hc, Fill::kNormal, .5F));
   const float* fn = r.array(r.values(m * hc * h, Fill::kNormal, .05F));
   const float* base = r.array(r.values(m));
@@ -62,7 +64,7 @@ void case_hc_pre(Run& r) {
   const Weight norm = r.weight(plain_format(r), 1, h);
   const bool own = r.coin();
   const int32_t iters = r.pick<int32_t>({1, 2, 20});
-  const Tensor y = r.output(t, h, r.dtype());
+  const Tensor y = r.output(t, h, trained ? DType::kBf16 : r.dtype());
   float* pre = r.out_array<float>(t * hc);
   float* post = r.out_array<float>(t * hc);
   float* comb = r.out_array<float>(t * hc * hc);
@@ -76,6 +78,14 @@ void case_hc_pre(Run& r) {
   r.result("post", post, t, hc, kSum);
   r.result("comb", comb, t, hc * hc, kSum);
   r.result("y", y, round ? kRounded : kSum);
+}
+
+void case_hc_pre(Run& r) {
+  hc_pre_of(r, false);
+}
+
+void case_trained_hc_pre(Run& r) {
+  hc_pre_of(r, true);
 }
 
 void case_hc_post(Run& r) {
@@ -461,6 +471,7 @@ void case_argmax(Run& r) {
 std::vector<Case> dense_cases() {
   return {{"embed", case_embed},
           {"hc_pre", case_hc_pre},
+          {"trained_hc_pre", case_trained_hc_pre},
           {"hc_post", case_hc_post},
           {"hc_head", case_hc_head},
           {"hc_head_mix", case_hc_head_mix},

@@ -352,7 +352,7 @@ __global__ void __launch_bounds__(kThreadsWide, 1)
     give_registers<80>();
     if (tiles > 0) fetch_tiles(a, t, e, begin, 2 * tiles, shared);
   } else {
-    take_registers<216>();
+    take_registers<208>();
     multiply_tiles(a, parts, t, head0, tiles, shared);
   }
 }

@@ -137,7 +137,7 @@ __device__ __forceinline__ void store_values(const HcPreArgs& a, int64_t first, 
     for (int half = 0; half < 2; ++half) {
       const int64_t row = first + tile * 16 + half * 8 + lane / 4;
       const uint4 packed = pack_eight(value[tile][half]);
-      if (row < a.y.rows) *eight_at(a.y, row, column + lane % 4 * 8) = packed;
+      if (row < a.y.rows) store_sixteen(eight_at(a.y, row, column + lane % 4 * 8), packed);
       float v[8];
       unpack_eight(packed, v);
 #pragma unroll
@@ -154,71 +154,98 @@ __device__ __forceinline__ void load_mix(const HcPreArgs& a, int64_t first, floa
     for (int half = 0; half < 2; ++half) {
       const int64_t row = first + tile * 16 + half * 8 + threadIdx.x % 32 / 4;
       const bool there = !a.use_own_pre && row < a.y.rows;
+      float of_row[kHcStreams] = {};
+      if (there) load_four(a.mix_in + row * kHcStreams, of_row);
 #pragma unroll
-      for (int i = 0; i < kHcStreams; ++i) mix[i][tile][half] = there ? a.mix_in[row * kHcStreams + i] : 0.F;
+      for (int i = 0; i < kHcStreams; ++i) mix[i][tile][half] = of_row[i];
     }
   }
 }
 
-// Few rows: one block per group and 16 rows, one warp per unit, fn from memory to registers.
+// Few rows: one block per group and 16 rows, one warp per unit. Everything that a warp needs is on its way at once: a
+// thread copies its shares of fn and of the rows to shared memory and reads them back when a stream is there.
 constexpr int kFewThreads = kGroupUnits * 32;
+struct FewShared {
+  uint4 fn[kHcStreams][kOutputTiles][2][kFewThreads];
+  uint4 x[kHcStreams][2][kFewThreads];
+  float dots[kGroupUnits][16][kHcOutputs];
+  float squares[kGroupUnits][2][16][4];  // of the streams and of the collapse, per quad of columns
+};
+
+__device__ __forceinline__ void copy_few(const HcPreArgs& a, int64_t first, int64_t column, FewShared& shared) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+  for (int i = 0; i < kHcStreams; ++i) {
+    const int64_t at = i * a.y.cols + column + lane % 4 * 8;
+#pragma unroll
+    for (int n = 0; n < kOutputTiles; ++n) {
+      const float* from = fn_at(a, n * 8 + lane / 4, at);
+      copy_async<16>(&shared.fn[i][n][0][threadIdx.x], from, true);
+      copy_async<16>(&shared.fn[i][n][1][threadIdx.x], from + 4, true);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t row = first + half * 8 + lane / 4;
+      const bool there = row < a.streams.rows;
+      copy_async<16>(&shared.x[i][half][threadIdx.x], eight_at(a.streams, there ? row : first, at), there);
+    }
+    commit_copies();
+  }
+}
+
+template <int kStream>
+__device__ __forceinline__ void add_few(const FewShared& shared, const float (&mix)[kHcStreams][1][2], UnitSum<1>& sum,
+                                        float (&value)[1][2][8]) {
+  wait_copies<kHcStreams - 1 - kStream>();
+  const uint4 x[1][2] = {{shared.x[kStream][0][threadIdx.x], shared.x[kStream][1][threadIdx.x]}};
+  uint2 b[2][kOutputTiles][kPieces];
+#pragma unroll
+  for (int n = 0; n < kOutputTiles; ++n) {
+    const uint4 w[2] = {shared.fn[kStream][n][0][threadIdx.x], shared.fn[kStream][n][1][threadIdx.x]};
+    uint2 split[2][kPieces];
+    split_eight(w, split);
+#pragma unroll
+    for (int q = 0; q < kPieces; ++q) {
+      b[0][n][q] = split[0][q];
+      b[1][n][q] = split[1][q];
+    }
+  }
+  add_values<1>(x, mix[kStream], sum, value);
+  add_products<1>(x, 0, b[0], sum);
+  add_products<1>(x, 1, b[1], sum);
+}
+
 __global__ void __launch_bounds__(kFewThreads) hc_project_few_kernel(const __grid_constant__ ProjectArgs p) {
-  __shared__ float dots[kGroupUnits][16][kHcOutputs];
-  __shared__ float squares[kGroupUnits][2][16][4];  // of the streams and of the collapse, per quad of columns
+  FewShared& shared = *dynamic_shared<FewShared>();
   const HcPreArgs& a = p.a;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
-  const int group = static_cast<int>(blockIdx.x);
-  const int units = static_cast<int>(p.units) - group * kGroupUnits;  // of this group, if fewer than kGroupUnits
+  const int64_t group = blockIdx.x;
+  const int64_t unit = group * kGroupUnits + warp;
   const int64_t first = int64_t{blockIdx.y} * 16;
   let_next_start();
-  if (warp < units) {
-    const int64_t column = (int64_t{group} * kGroupUnits + warp) * kUnitColumns;
-    uint4 x[kHcStreams][1][2];
-    uint4 w[kHcStreams][kOutputTiles][2];
+  UnitSum<1> sum;  // zeros where the last group has no unit
+  if (unit < p.units) {
+    copy_few(a, first, unit * kUnitColumns, shared);
     float mix[kHcStreams][1][2];
-#pragma unroll
-    for (int i = 0; i < kHcStreams; ++i) {
-#pragma unroll
-      for (int n = 0; n < kOutputTiles; ++n) {
-        const float* at = fn_at(a, n * 8 + lane / 4, i * a.y.cols + column + lane % 4 * 8);
-        w[i][n][0] = load_ahead(at);
-        w[i][n][1] = load_ahead(at + 4);
-      }
-      load_unit_rows<1>(a.streams, first, i * a.y.cols + column, x[i]);
-    }
     load_mix<1>(a, first, mix);
-    UnitSum<1> sum;
     float value[1][2][8] = {};
+    add_few<0>(shared, mix, sum, value);
+    add_few<1>(shared, mix, sum, value);
+    add_few<2>(shared, mix, sum, value);
+    add_few<3>(shared, mix, sum, value);
+    if (!a.use_own_pre) store_values<1>(a, first, unit * kUnitColumns, value, sum);
+  }
 #pragma unroll
-    for (int i = 0; i < kHcStreams; ++i) {
-      add_values<1>(x[i], mix[i], sum, value);
-      uint2 b[2][kOutputTiles][kPieces];
+  for (int half = 0; half < 2; ++half) {
+    const int row = half * 8 + lane / 4;
 #pragma unroll
-      for (int n = 0; n < kOutputTiles; ++n) {
-        uint2 split[2][kPieces];
-        split_eight(w[i][n], split);
-#pragma unroll
-        for (int q = 0; q < kPieces; ++q) {
-          b[0][n][q] = split[0][q];
-          b[1][n][q] = split[1][q];
-        }
-      }
-      add_products<1>(x[i], 0, b[0], sum);
-      add_products<1>(x[i], 1, b[1], sum);
+    for (int n = 0; n < kOutputTiles; ++n) {
+      shared.dots[warp][row][n * 8 + lane % 4 * 2] = sum.dot[0][n][2 * half];
+      shared.dots[warp][row][n * 8 + lane % 4 * 2 + 1] = sum.dot[0][n][2 * half + 1];
     }
-    if (!a.use_own_pre) store_values<1>(a, first, column, value, sum);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = half * 8 + lane / 4;
-#pragma unroll
-      for (int n = 0; n < kOutputTiles; ++n) {
-        dots[warp][row][n * 8 + lane % 4 * 2] = sum.dot[0][n][2 * half];
-        dots[warp][row][n * 8 + lane % 4 * 2 + 1] = sum.dot[0][n][2 * half + 1];
-      }
-      squares[warp][0][row][lane % 4] = sum.square[0][half];
-      squares[warp][1][row][lane % 4] = sum.value_square[0][half];
-    }
+    shared.squares[warp][0][row][lane % 4] = sum.square[0][half];
+    shared.squares[warp][1][row][lane % 4] = sum.value_square[0][half];
   }
   __syncthreads();
   for (int at = static_cast<int>(threadIdx.x); at < 16 * kRecordUsed; at += kFewThreads) {
@@ -227,12 +254,14 @@ __global__ void __launch_bounds__(kFewThreads) hc_project_few_kernel(const __gri
     if (first + row >= a.y.rows) return;
     float total = 0.F;
     if (k < kHcOutputs) {
-      for (int u = 0; u < kGroupUnits && u < units; ++u) total += dots[u][row][k];
+#pragma unroll
+      for (int u = 0; u < kGroupUnits; ++u) total += shared.dots[u][row][k];
     } else {
       float quads[4] = {};
 #pragma unroll
       for (int q = 0; q < 4; ++q) {
-        for (int u = 0; u < kGroupUnits && u < units; ++u) quads[q] += squares[u][k - kHcOutputs][row][q];
+#pragma unroll
+        for (int u = 0; u < kGroupUnits; ++u) quads[q] += shared.squares[u][k - kHcOutputs][row][q];
       }
       total = (quads[0] + quads[1]) + (quads[2] + quads[3]);
     }

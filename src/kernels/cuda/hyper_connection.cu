@@ -36,12 +36,12 @@ __device__ __forceinline__ float sinkhorn(float c, int hc, int iters, float hc_e
   return c;
 }
 
-// Coefficients of row t by one warp from the projections (lane k: output k) and Σ f²; what lane i < hc returns is
+// Coefficients of row t by one warp from the projections (lane k: output k) and 1/rms of f; what lane i < hc returns is
 // pre[i].
 template <int kHc>
-__device__ __forceinline__ float coefficients(const HcPreArgs& a, int64_t t, float projection, double square) {
+__device__ __forceinline__ float coefficients(const HcPreArgs& a, int64_t t, float projection, float r) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const float m = lane < (2 + kHc) * kHc ? projection * inverse_rms(square, kHc * a.y.cols, a.norm_eps) : 0.F;
+  const float m = lane < (2 + kHc) * kHc ? projection * r : 0.F;
   float pre = 0.F;
   if (lane < kHc) {
     pre = sigmoid(m * a.scale[0] + a.base[lane]) + a.hc_eps;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) hc_pre_kernel(const __grid_constant_
       projection = dots[warp][lane][0];
       for (int w = 1; w < kWarps; ++w) projection += dots[warp][lane][w];
     }
-    const float pre = coefficients<kHc>(a, t, projection, square);
+    const float pre = coefficients<kHc>(a, t, projection, inverse_rms(square, width, a.norm_eps));
     if (lane < kHc) mix[warp][lane] = a.use_own_pre ? pre : a.mix_in[t * kHc + lane];
   }
   __syncthreads();
@@ -143,17 +143,14 @@ __global__ void __launch_bounds__(kFinishThreads) hc_finish_kernel(const __grid_
   const int64_t h = a.y.cols;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
-  wait_for_previous();
   const bool collapsed = !a.use_own_pre;
   const bool norms = collapsed && warp < kNormThreads / 32;
-  uint4 held[kHeldEights] = {};
-  if (norms) {
-#pragma unroll
-    for (int i = 0; i < kHeldEights; ++i) {
-      const int64_t c = (static_cast<int64_t>(threadIdx.x) + i * kNormThreads) * 8;
-      if (c < h) held[i] = *eight_at(a.y, t, c);
-    }
-  }
+  const bool eights = norm_in_eights(a.norm);
+  uint4 norm[kHeldEights];
+  uint4 held[kHeldEights];
+  if (norms) load_held_norm<kHeldEights, kNormThreads>(a.norm, eights, norm);
+  wait_for_previous();
+  if (norms) load_held<kHeldEights, kNormThreads>(a.y, t, held);
   const int64_t per_part = p.slots == p.groups ? p.per_part : 1;
   for (int part = warp; part < kParts; part += kFinishThreads / 32) {
     float sum = 0.F;
@@ -166,34 +163,26 @@ __global__ void __launch_bounds__(kFinishThreads) hc_finish_kernel(const __grid_
     }
   }
   __syncthreads();
+  float value_sum = 0.F;
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) value_sum += parts[part][kValueSquareAt];
+  const float value_r = inverse_rms(value_sum, a.y, t, a.norm_eps);
+  if (!(value_sum < INFINITY)) __syncthreads();  // every warp has read y again
   if (norms) {
-    double square = 0.0;
-    for (int part = 0; part < kParts; ++part) square += static_cast<double>(parts[part][kValueSquareAt]);
-    if (!(square < INFINITY)) square = warp_square_sum(a.y, t, h);
-    const float r = inverse_rms(square, h, a.norm_eps);
-    for (int64_t first = 0; first < h; first += kHeldEights * kNormThreads * 8) {
 #pragma unroll
-      for (int i = 0; i < kHeldEights; ++i) {
-        const int64_t c = first + (static_cast<int64_t>(threadIdx.x) + i * kNormThreads) * 8;
-        if (c >= h) continue;
-        float v[8];
-        float w[8];
-        unpack_eight(first == 0 ? held[i] : *eight_at(a.y, t, c), v);
-        load_norm_eight(a.norm, c, w);
-#pragma unroll
-        for (int k = 0; k < 8; ++k) v[k] = w[k] * (v[k] * r);
-        *eight_at(a.y, t, c) = pack_eight(v);
-      }
+    for (int i = 0; i < kHeldEights; ++i) {
+      const int64_t c = (static_cast<int64_t>(threadIdx.x) + i * kNormThreads) * 8;
+      if (c < h) store_sixteen(eight_at(a.y, t, c), scale_eight(held[i], value_r, a.norm, eights, norm[i], c));
     }
   } else if (warp == kNormThreads / 32) {
     float projection = 0.F;
-    double square = 0.0;
+    float sum = 0.F;
+#pragma unroll
     for (int part = 0; part < kParts; ++part) {
       if (lane < kHcOutputs) projection += parts[part][lane];
-      square += static_cast<double>(parts[part][kSquareAt]);
+      sum += parts[part][kSquareAt];
     }
-    if (!(square < INFINITY)) square = warp_square_sum(a.streams, t, a.streams.cols);
-    const float pre = coefficients<kHcStreams>(a, t, projection, square);
+    const float pre = coefficients<kHcStreams>(a, t, projection, inverse_rms(sum, a.streams, t, a.norm_eps));
     if (lane < kHcStreams) mix[lane] = pre;
   }
   if (collapsed) return;
@@ -250,28 +239,28 @@ __global__ void __launch_bounds__(kPostThreads) hc_post_eights_kernel(const __gr
   for (int i = 0; i < kHcStreams; ++i) packed[i] = *eight_at(a.streams, t, i * h + c);
   float y[8];
   unpack_eight(*eight_at(a.y, t, c), y);
-  float comb[kHcStreams][kHcStreams];
+  float post[kHcStreams];
+  load_four(a.post + t * kHcStreams, post);
   float sum[kHcStreams][8];
 #pragma unroll
   for (int j = 0; j < kHcStreams; ++j) {
-    const float post = a.post[t * kHcStreams + j];
 #pragma unroll
-    for (int k = 0; k < 8; ++k) sum[j][k] = post * y[k];
-#pragma unroll
-    for (int i = 0; i < kHcStreams; ++i) comb[i][j] = a.comb[(t * kHcStreams + i) * kHcStreams + j];
+    for (int k = 0; k < 8; ++k) sum[j][k] = post[j] * y[k];
   }
 #pragma unroll
   for (int i = 0; i < kHcStreams; ++i) {
     float x[8];
     unpack_eight(packed[i], x);
+    float comb[kHcStreams];
+    load_four(a.comb + (t * kHcStreams + i) * kHcStreams, comb);
 #pragma unroll
     for (int j = 0; j < kHcStreams; ++j) {
 #pragma unroll
-      for (int k = 0; k < 8; ++k) sum[j][k] += comb[i][j] * x[k];
+      for (int k = 0; k < 8; ++k) sum[j][k] += comb[j] * x[k];
     }
   }
 #pragma unroll
-  for (int j = 0; j < kHcStreams; ++j) *eight_at(a.streams, t, j * h + c) = pack_eight(sum[j]);
+  for (int j = 0; j < kHcStreams; ++j) store_sixteen(eight_at(a.streams, t, j * h + c), pack_eight(sum[j]));
 }
 
 __global__ void __launch_bounds__(kThreads) hc_head_kernel(const __grid_constant__ HcHeadArgs a) {
@@ -324,7 +313,8 @@ void launch_pre(const HcPreArgs& a, Stream& stream) {
 
 bool projects(const HcPreArgs& a) {
   return a.hc == kHcStreams && a.round_bf16 && in_eights(a.streams) && in_eights(a.y) && a.y.cols % kUnitColumns == 0 &&
-         is_aligned(a.fn, 16);
+         a.y.cols <= kHeldEights * kNormThreads * 8 && is_norm(a.norm) && is_aligned(a.fn, 16) &&
+         (a.use_own_pre || is_aligned(a.mix_in, 16));
 }
 
 // From here on a part's blocks fill the device, and groups would write and read their records for nothing.
@@ -345,7 +335,8 @@ void launch_projected(const HcPreArgs& a, int64_t many_rows, Stream& stream) {
     DI_LAUNCH(stream, hc_project_many_kernel, grid(divide_up(a.y.rows, kManyBlockRows), kParts), dim3(kManyThreads),
               sizeof(ManyShared), p);
   } else {
-    DI_LAUNCH(stream, hc_project_few_kernel, grid(p.groups, divide_up(a.y.rows, 16)), dim3(kFewThreads), 0, p);
+    DI_LAUNCH(stream, hc_project_few_kernel, grid(p.groups, divide_up(a.y.rows, 16)), dim3(kFewThreads),
+              sizeof(FewShared), p);
   }
   DI_LAUNCH_EARLY(stream, hc_finish_kernel, grid(a.y.rows), dim3(kFinishThreads),
                   a.use_own_pre ? static_cast<size_t>(a.y.cols) * 4 : 0, p);
@@ -389,7 +380,8 @@ void hc_post(const HcPostArgs& a, Stream& stream) {
       "streams [%lld, %lld], y [%lld, %lld], hc %d (1, 2 or 4)", static_cast<long long>(a.streams.rows),
       static_cast<long long>(a.streams.cols), static_cast<long long>(a.y.rows), static_cast<long long>(a.y.cols), a.hc);
   if (a.streams.rows == 0) return;
-  if (a.hc == kHcStreams && in_eights(a.streams) && in_eights(a.y)) {
+  if (a.hc == kHcStreams && in_eights(a.streams) && in_eights(a.y) && is_aligned(a.post, 16) &&
+      is_aligned(a.comb, 16)) {
     DI_LAUNCH(stream, hc_post_eights_kernel, grid(a.streams.rows, divide_up(a.y.cols / 8, kPostThreads)),
               dim3(kPostThreads), 0, a);
   } else if (a.hc == 4) {

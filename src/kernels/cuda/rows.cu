@@ -37,16 +37,15 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const __grid_constan
 constexpr int kEightsThreads = 128;
 template <int kEights>
 __global__ void __launch_bounds__(kEightsThreads) rms_norm_eights_kernel(const __grid_constant__ RmsNormArgs a) {
-  __shared__ double slots[kEightsThreads / 32];
+  __shared__ float slots[kEightsThreads / 32];
   const int64_t t = blockIdx.x;
   const int64_t cols = a.x.cols;
-  uint4 held[kEights] = {};
-#pragma unroll
-  for (int i = 0; i < kEights; ++i) {
-    const int64_t c = (static_cast<int64_t>(threadIdx.x) + i * kEightsThreads) * 8;
-    if (c < cols) held[i] = *eight_at(a.x, t, c);
-  }
-  double square = 0.0;
+  const bool eights = norm_in_eights(a.w);
+  uint4 norm[kEights];
+  uint4 held[kEights];
+  load_held_norm<kEights, kEightsThreads>(a.w, eights, norm);
+  load_held<kEights, kEightsThreads>(a.x, t, held);
+  float square = 0.F;
 #pragma unroll
   for (int i = 0; i < kEights; ++i) {
     float x[8];
@@ -54,31 +53,20 @@ __global__ void __launch_bounds__(kEightsThreads) rms_norm_eights_kernel(const _
     float sum = x[0] * x[0];
 #pragma unroll
     for (int k = 1; k < 8; ++k) sum = fmaf(x[k], x[k], sum);
-    square += static_cast<double>(sum);
+    square += sum;
   }
-  square = block_sum(square, slots);
-  if (!(square < INFINITY)) {
-    square = 0.0;
+  square = warp_sum(square);
+  if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = square;
+  __syncthreads();
+  square = slots[0];
 #pragma unroll
-    for (int i = 0; i < kEights; ++i) {
-      float x[8];
-      unpack_eight(held[i], x);
-      for (const float v : x) square += static_cast<double>(v) * static_cast<double>(v);
-    }
-    square = block_sum(square, slots);
-  }
-  const float r = inverse_rms(square, cols, a.eps);
+  for (int w = 1; w < kEightsThreads / 32; ++w) square += slots[w];
+  const float r = inverse_rms(square, a.x, t, a.eps);
+  if (!(square < INFINITY)) __syncthreads();  // every warp has read x again, which may be y
 #pragma unroll
   for (int i = 0; i < kEights; ++i) {
     const int64_t c = (static_cast<int64_t>(threadIdx.x) + i * kEightsThreads) * 8;
-    if (c >= cols) continue;
-    float x[8];
-    float w[8];
-    unpack_eight(held[i], x);
-    load_norm_eight(a.w, c, w);
-#pragma unroll
-    for (int k = 0; k < 8; ++k) x[k] = w[k] * (x[k] * r);
-    *eight_at(a.y, t, c) = pack_eight(x);
+    if (c < cols) store_sixteen(eight_at(a.y, t, c), scale_eight(held[i], r, a.w, eights, norm[i], c));
   }
 }
 
@@ -224,7 +212,7 @@ void rms_norm(const RmsNormArgs& a, Stream& stream) {
                   static_cast<long long>(a.x.cols), static_cast<long long>(a.y.rows), static_cast<long long>(a.y.cols),
                   static_cast<long long>(a.w.cols));
   if (a.x.rows == 0) return;
-  if (in_eights(a.x) && in_eights(a.y) && a.x.cols <= 8 * 8 * kEightsThreads) {
+  if (in_eights(a.x) && in_eights(a.y) && is_norm(a.w) && a.x.cols <= 8 * 8 * kEightsThreads) {
     const dim3 threads(kEightsThreads);
     if (a.x.cols <= 2 * 8 * kEightsThreads) {
       DI_LAUNCH(stream, rms_norm_eights_kernel<2>, grid(a.x.rows), threads, 0, a);

@@ -86,7 +86,7 @@ class CudaForms : public Cuda {};
 TEST_F(CudaForms, HyperConnectionsDoNotDependOnTheForm) {
   Ops many = cuda::ops();
   many.hc_pre = [](const HcPreArgs& a, Stream& stream) { cuda::hc_pre_from(a, 1, stream); };
-  const test::Case hc_pre = test::case_named("hc_pre");
+  const test::Case hc_pre = test::case_named("trained_hc_pre");
   test::Backend other = cuda();
   other.ops = &many;
   for (uint64_t seed = 0; seed < 40; ++seed) {

@@ -60,16 +60,12 @@ class EmulatedCudaForms : public EmulatedCuda {};
 TEST_F(EmulatedCudaForms, HyperConnectionsDoNotDependOnTheForm) {
   Ops many = cuda::ops();
   many.hc_pre = [](const HcPreArgs& a, Stream& stream) { cuda::hc_pre_from(a, 1, stream); };
-  const test::Case hc_pre = test::case_named("hc_pre");
+  const test::Case hc_pre = test::case_named("trained_hc_pre");
   test::Backend other = cuda();
   other.ops = &many;
-  for (uint64_t seed = 0; seed < 24; ++seed) {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
     cuda::emulation::set_reverse_warps(seed % 2 != 0);
     test::expect_same_bits(cuda(), other, hc_pre, seed, Scale::kSmall);
-  }
-  for (uint64_t seed = 100; seed < 106; ++seed) {
-    cuda::emulation::set_reverse_warps(seed % 2 != 0);
-    test::expect_same_bits(cuda(), other, hc_pre, seed, Scale::kReal);
   }
 }
 

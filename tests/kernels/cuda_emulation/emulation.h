@@ -154,6 +154,9 @@ void wait_copies() {
 inline uint4 load_ahead(const void* from) {
   return *static_cast<const uint4*>(from);
 }
+inline void store_sixteen(void* to, uint4 v) {
+  *static_cast<uint4*>(to) = v;
+}
 uint32_t round_pair(float low, float high);
 inline float reciprocal(float x) {
   return 1.F / x;

@@ -27,14 +27,61 @@ __device__ __forceinline__ uint4* eight_at(const Tensor& t, int64_t row, int64_t
   return reinterpret_cast<uint4*>(static_cast<uint16_t*>(t.data) + row * t.stride + column);
 }
 
-// Columns first … first + 7 of a [1, cols] norm weight.
-__device__ __forceinline__ void load_norm_eight(const Weight& w, int64_t first, float (&v)[8]) {
-  if (w.format == WeightFormat::kBf16 && reinterpret_cast<uintptr_t>(w.data) % 16 == 0) {
-    unpack_eight(*reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(w.data) + first), v);
-    return;
+inline bool is_norm(const Weight& w) {
+  return w.format == WeightFormat::kBf16 || w.format == WeightFormat::kF32;
+}
+// A [1, cols] norm weight that eights can be read of.
+__device__ __forceinline__ bool norm_in_eights(const Weight& w) {
+  return w.format == WeightFormat::kBf16 && reinterpret_cast<uintptr_t>(w.data) % 16 == 0;
+}
+// What of a row thread i of kThreadsOfRow holds: eights i, i + kThreadsOfRow, …
+template <int kEights, int kThreadsOfRow>
+__device__ __forceinline__ void load_held(const Tensor& t, int64_t row, uint4 (&held)[kEights]) {
+#pragma unroll
+  for (int i = 0; i < kEights; ++i) {
+    const int64_t c = (static_cast<int64_t>(threadIdx.x) + i * kThreadsOfRow) * 8;
+    held[i] = {0, 0, 0, 0};
+    if (c < t.cols) held[i] = *eight_at(t, row, c);
+  }
+}
+template <int kEights, int kThreadsOfRow>
+__device__ __forceinline__ void load_held_norm(const Weight& w, bool eights, uint4 (&held)[kEights]) {
+#pragma unroll
+  for (int i = 0; i < kEights; ++i) held[i] = {0, 0, 0, 0};
+  if (!eights) return;
+#pragma unroll
+  for (int i = 0; i < kEights; ++i) {
+    const int64_t c = (static_cast<int64_t>(threadIdx.x) + i * kThreadsOfRow) * 8;
+    if (c < w.cols) held[i] = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(w.data) + c);
+  }
+}
+
+// RMSNorm of eight columns: w·(x·r); `packed` is of load_held_norm. A norm that is not in eights is read here.
+__device__ __forceinline__ uint4 scale_eight(uint4 x, float r, const Weight& w, bool eights, uint4 packed,
+                                             int64_t first) {
+  float v[8];
+  float by[8];
+  unpack_eight(x, v);
+  unpack_eight(packed, by);
+  if (!eights) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      by[i] = w.format == WeightFormat::kF32 ? static_cast<const float*>(w.data)[first + i]
+                                             : bf16_to_float(static_cast<const uint16_t*>(w.data)[first + i]);
+    }
   }
 #pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] = weight_value(w, 0, first + i);
+  for (int i = 0; i < 8; ++i) v[i] = by[i] * (v[i] * r);
+  return pack_eight(v);
+}
+
+// 16-byte access to four coefficients.
+__device__ __forceinline__ void load_four(const float* from, float (&v)[4]) {
+  const float4 four = *reinterpret_cast<const float4*>(from);
+  v[0] = four.x;
+  v[1] = four.y;
+  v[2] = four.z;
+  v[3] = four.w;
 }
 
 // Σ x² over a row in fp64, in every lane: the way out where fp32 squares overflow.
@@ -50,6 +97,11 @@ __device__ __forceinline__ double warp_square_sum(const Tensor& t, int64_t row, 
 
 __device__ __forceinline__ float inverse_rms(double square, int64_t n, float eps) {
   return static_cast<float>(1.0 / sqrt(square / static_cast<double>(n) + static_cast<double>(eps)));
+}
+// Of a row of t whose fp32 sum is `square`; all lanes of a warp with the same.
+__device__ __forceinline__ float inverse_rms(float square, const Tensor& t, int64_t row, float eps) {
+  if (!(square < INFINITY)) return inverse_rms(warp_square_sum(t, row, t.cols), t.cols, eps);
+  return 1.F / sqrtf(square / static_cast<float>(t.cols) + eps);
 }
 
 }  // namespace di::kernels::cuda

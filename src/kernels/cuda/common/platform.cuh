@@ -89,6 +89,11 @@ __device__ __forceinline__ uint4 load_ahead(const void* from) {
   return r;
 }
 
+// One store of 16 bytes, aligned to 16.
+__device__ __forceinline__ void store_sixteen(void* to, uint4 v) {
+  asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
 template <class T>
 __device__ __forceinline__ T shuffle_xor(T v, int mask) {
   return __shfl_xor_sync(0xffffffffU, v, mask);
