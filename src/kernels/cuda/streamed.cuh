@@ -221,20 +221,21 @@ __device__ __forceinline__ void announce_last(int blocks) {
   if constexpr (kLeft > 0) announce_last<Shape, kLeft - 1>(blocks);
 }
 
-// The copying warps: all stages but one are on their way.
+// The copying warps. Two stages are not on their way: the one that is being read, and the one before, which its
+// products release.
 template <class Shape>
 __device__ __forceinline__ void copy_stages(const StreamInput& x, int64_t first, int64_t last, const Weight& w,
                                             const Weight& other, const TileRows& tile, int64_t begin, int blocks,
                                             uint8_t* shared) {
-  constexpr int kAhead = Shape::kStages - 1;
+  constexpr int kAhead = Shape::kStages - 2;
   const int tid = static_cast<int>(threadIdx.x) - Shape::kMultiplying;
   StageCopies<Shape> copies(tid, x, first, last, w, other, tile, begin);
   int slot = 0;
   for (int block = 0; block < blocks; ++block) {
     if (block >= Shape::kStages) meet(Shape::kEmpty + slot, Shape::kThreads);
     copies.next(tid, w, tile, shared, slot);
-    slot = slot + 1 < Shape::kStages ? slot + 1 : 0;  // the oldest on its way, if all are
-    if (block >= kAhead) announce<Shape, kAhead>(slot);
+    slot = slot + 1 < Shape::kStages ? slot + 1 : 0;
+    if (block >= kAhead) announce<Shape, kAhead>((block - kAhead) % Shape::kStages);
   }
   announce_last<Shape, kAhead - 1>(blocks);
 }
