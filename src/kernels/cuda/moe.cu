@@ -244,22 +244,20 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   static_assert(Shape::kTokens * (kChannels + 1) * 4 <= Shape::kShared);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
-  if (threadIdx.x < Shape::kMultiplying) {
 #pragma unroll
-    for (int j = 0; j < Shape::kTokenTiles; ++j) {
+  for (int j = 0; j < Shape::kTokenTiles; ++j) {
 #pragma unroll
-      for (int v = 0; v < 2; ++v) {
-        const int c = warp * 8 + lane / 4;
-        const int r = j * 8 + lane % 4 * 2 + v;
-        const int64_t row = tile.first + r;
-        values[r * (kChannels + 1) + c] = row < tile.last ? swiglu(a, total.at[j][v], total.at[j][v + 2], row) : 0.F;
-      }
+    for (int v = 0; v < 2; ++v) {
+      const int c = warp * 8 + lane / 4;
+      const int r = j * 8 + lane % 4 * 2 + v;
+      const int64_t row = tile.first + r;
+      values[r * (kChannels + 1) + c] = row < tile.last ? swiglu(a, total.at[j][v], total.at[j][v + 2], row) : 0.F;
     }
   }
   __syncthreads();
   // As the down product reads them: a warp has a quantisation group of a row.
   const WeightFormat down = tile.weights.w2.format;
-  for (int at = warp; at < Shape::kTokens * (kChannels / 32); at += Shape::kThreads / 32) {
+  for (int at = warp; at < Shape::kTokens * (kChannels / 32); at += Shape::kWarps) {
     const int r = at / (kChannels / 32);
     const int64_t row = tile.first + r;
     if (row >= tile.last) continue;  // the whole warp

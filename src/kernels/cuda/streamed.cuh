@@ -2,11 +2,11 @@
 // are the left operand of a warpgroup's product (64 outputs; streamed_products.cuh), rows of x the right one (16, 64 or
 // 128).
 //
-// Warps of their own bring stored bytes to shared memory by asynchronous copies, several depth blocks of 128 columns
-// ahead, each lane's pieces where it will read them; they become bf16 in registers and meet x there while the products
-// of the half block before still run. Nothing dequantised is ever stored. Which column a lane holds is free as long as
-// both operands agree: x is arranged so that a lane's pieces need no shuffling (operand_column). BF16 weights need no
-// change: both operands of a product lie in shared memory.
+// Stored bytes go to shared memory by asynchronous copies, several depth blocks of 128 columns ahead, each lane's
+// pieces where it will read them; they become bf16 in registers and meet x there while the products of the half block
+// before still run. Nothing dequantised is ever stored. Which column a lane holds is free as long as both operands
+// agree: x is arranged so that a lane's pieces need no shuffling (operand_column). BF16 weights need no change: both
+// operands of a product lie in shared memory.
 //
 // Exactness (performance.md §5.2): e4m3·2^k and e2m1·2^k are bf16 numbers; the code's bits, moved into a bf16, are the
 // value times 2^-120 (2^-126), and one multiplication by 2^(k+60) (2^(k+63)) gives the value times 2^-60 (2^-63)
@@ -74,36 +74,29 @@ __device__ __forceinline__ void widen_fp8(uint32_t w, uint32_t factor, uint32_t 
   r[1] = multiply_bf16x2((w & 0x80008000U) | ((w >> 4) & 0x07f007f0U), factor);
 }
 
-// A block: kGroups warpgroups along the outputs, each with 64 of them, over 8·kTokenTiles rows of x; and warps that
-// copy.
+// A block: kGroups warpgroups along the outputs, each with 64 of them, over 8·kTokenTiles rows of x.
 template <WeightFormat kFormat_, int kGroups_, int kTokenTiles_>
 struct StreamShape {
   static constexpr WeightFormat kFormat = kFormat_;
   static constexpr int kTokenTiles = kTokenTiles_;
   static constexpr int kTokens = 8 * kTokenTiles;
-  static constexpr int kGroups = kGroups_;
-  static constexpr int kRows = 64 * kGroups;
-  static constexpr int kMultiplying = 128 * kGroups;  // threads
-  static constexpr int kCopyWarps = kTokens <= 16 ? 1 : 2;
-  static constexpr int kThreads = kMultiplying + 32 * kCopyWarps;
-  static constexpr int kBlocks = kTokens <= 16 ? 3 : 1;  // of a multiprocessor, at least
-  static constexpr int kStages = kFormat == WeightFormat::kBf16 ? kTokens <= 16   ? 5
-                                                                  : kTokens == 64 ? 4
-                                                                                  : 3
-                                 : kTokens <= 16                ? 6
-                                 : kTokens == 64                ? 5
-                                                                : 4;
+  static constexpr int kWarps = 4 * kGroups_;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kRows = 64 * kGroups_;
+  static constexpr int kBlocks =
+      kTokens == 64 && kFormat != WeightFormat::kBf16 ? 2 : 1;  // of a multiprocessor, at least
+  // One of them is being read, one may still be read by products under way, the others are on their way. Two or more
+  // blocks of up to 64 rows of x share a multiprocessor (but for BF16).
+  static constexpr int kStages = kTokens <= 16                        ? kFormat == WeightFormat::kBf16 ? 5 : 6
+                                 : kTokens == 128                     ? kFormat == WeightFormat::kBf16 ? 3 : 4
+                                 : kFormat == WeightFormat::kFp8Block ? 3
+                                                                      : 4;
   static constexpr int kTokenBytes = kTokens * kBlockDepth * 2;
   static constexpr int kWeightBytes = kRows * kPieces<kFormat> * 64;
   static constexpr int kScaleBytes = kFormat == WeightFormat::kBf16 ? 0 : kRows * 4;
   static constexpr int kWeightsAt = kStages * kTokenBytes;
   static constexpr int kScalesAt = kWeightsAt + kStages * kWeightBytes;
   static constexpr int kShared = kScalesAt + kStages * kScaleBytes;
-  // Barriers: a stage is full for a warpgroup, a stage is empty.
-  static constexpr int kFull = 1;
-  static constexpr int kEmpty = kFull + kStages * kGroups;
-  static constexpr int kFullThreads = 128 + 32 * kCopyWarps;
-  static_assert(kEmpty + kStages <= 16);
   static_assert(kTokenBytes % 2048 == 0 && kWeightBytes % 1024 == 0, "operands start at multiples of 1024");
   static_assert(kShared <= 227 * 1024);
 };
@@ -121,124 +114,79 @@ struct StreamInput {
   int32_t row_divide = 1;
 };
 
-// What a copying thread brings of every stage, in pieces of 16 bytes. Where a tile has no output, another row's weights
-// are copied, and where it has no row of x nothing is: those sums go nowhere.
+// What a thread copies of every stage; one call after the other brings the depth blocks in their order. Where a tile
+// has no output, another row's weights are copied, and where it has no row of x nothing is: those sums go nowhere.
 template <class Shape>
 struct StageCopies {
   static constexpr bool kOperand = Shape::kFormat == WeightFormat::kBf16;
   static constexpr int kP = kPieces<Shape::kFormat>;
-  static constexpr int kCopying = 32 * Shape::kCopyWarps;
-  // BF16: 16 threads a row. Else the lanes of a quad share a row.
-  static constexpr int kWeightRuns = Shape::kRows / (kOperand ? kCopying / 16 : kCopying / 4);
-  static constexpr int kInputRuns = Shape::kTokens / (kCopying / 16);
-  const uint8_t* weights[2];  // of both matrices, at the next stage's columns
-  const uint8_t* scales[2];
-  const uint16_t* input;
-  uint32_t weight_at[kWeightRuns];  // pieces from there
-  uint32_t input_at[kInputRuns];
-  uint32_t there = 0;  // bits of `input_at`
-  int64_t scale_row;   // bytes of a row of scales
+  static constexpr int kWeightRuns = kOperand ? 8 : 2;  // rows of weights of this thread
+  static constexpr int kRowsApart = Shape::kThreads / 16;
+  static constexpr int kInputRuns = Shape::kTokens / kRowsApart;  // rows of x of this thread
+  static_assert(kRowsApart % 8 == 0, "rows of a thread have the same place in their swizzle");
+  const uint8_t* weights[kWeightRuns];
+  const uint8_t* scales = nullptr;
+  const uint16_t* input[kInputRuns];
+  uint32_t there = 0;  // bits of `input`
 
-  __device__ __forceinline__ StageCopies(int tid, const StreamInput& x, int64_t first, int64_t last, const Weight& w,
-                                         const Weight& other, const TileRows& tile, int64_t column)
-      : weights{static_cast<const uint8_t*>(w.data) + column / 32 * (kP * 16),
-                static_cast<const uint8_t*>(other.data) + column / 32 * (kP * 16)},
-        scales{w.scale + column / 32, other.scale + column / 32},
-        input(x.data + column),
-        scale_row(w.cols / 32) {
-    const auto row_pieces = static_cast<uint32_t>(w.cols / 32 * kP);
+  __device__ __forceinline__ StageCopies(const StreamInput& x, int64_t first, int64_t last, const Weight& w,
+                                         const Weight& other, const TileRows& tile, int64_t column) {
+    const int tid = static_cast<int>(threadIdx.x);
 #pragma unroll
     for (int k = 0; k < kWeightRuns; ++k) {
-      const int64_t r = tile.row(weight_row(tid, k));
-      weight_at[k] = static_cast<uint32_t>(r >= 0 ? r : 0) * row_pieces + (kOperand ? tid % 16U : tid % 4U);
+      // BF16: 16 threads a row. Else the lanes of a quad share a row, and a warp's rows are its own.
+      const int n = kOperand ? tid / 16 + k * kRowsApart : (tid / 32 * 2 + k) * 8 + tid % 32 / 4;
+      const int64_t r = tile.row(n);
+      weights[k] = static_cast<const uint8_t*>(tile.second(n) ? other.data : w.data) +
+                   ((r >= 0 ? r : 0) * w.cols + column) / 32 * (kP * 16) + (kOperand ? tid % 16 : tid % 4) * 16;
+    }
+    if constexpr (!kOperand) {
+      const int n = tid < Shape::kRows ? tid : 0;
+      const int64_t r = tile.row(n) >= 0 ? tile.row(n) : 0;
+      scales = (tile.second(n) ? other.scale : w.scale) +
+               (w.format == WeightFormat::kFp8Block ? r / 32 : r) * (w.cols / 32) + column / 32;
     }
 #pragma unroll
     for (int k = 0; k < kInputRuns; ++k) {
-      const int64_t row = first + tid / 16 + k * (kCopying / 16);
-      input_at[k] = 0;
+      const int64_t row = first + tid / 16 + k * kRowsApart;
+      input[k] = x.data;
       if (row >= last) continue;
       there |= 1U << k;
-      const int64_t from = (x.row_map != nullptr ? x.row_map[row] / x.row_divide : row) * (x.stride / 8);
-      input_at[k] = static_cast<uint32_t>(from) + tid % 16U;
+      input[k] += (x.row_map != nullptr ? x.row_map[row] / x.row_divide : row) * x.stride + column + tid % 16 * 8;
     }
   }
-  __device__ static int weight_row(int tid, int k) {
-    return kOperand ? tid / 16 + k * (kCopying / 16) : (tid / 32 + k * Shape::kCopyWarps) * 8 + tid % 32 / 4;
-  }
 
-  __device__ __forceinline__ void next(int tid, const Weight& w, const TileRows& tile, uint8_t* shared, int slot) {
+  __device__ __forceinline__ void next(uint8_t* shared, int slot) {
+    const int tid = static_cast<int>(threadIdx.x);
     uint8_t* to = shared + Shape::kWeightsAt + slot * Shape::kWeightBytes;
 #pragma unroll
     for (int k = 0; k < kWeightRuns; ++k) {
-      const uint8_t* from = (tile.second(weight_row(tid, k)) ? weights[1] : weights[0]) + uint64_t{weight_at[k]} * 16;
       if constexpr (kOperand) {
-        copy_async<16>(to + tid % 16 / 8 * (Shape::kRows * 128) + panel_offset(weight_row(tid, k), tid % 8), from,
-                       true);
+        copy_async<16>(
+            to + tid % 16 / 8 * (Shape::kRows * 128) + panel_offset(tid / 16, tid % 8) + k * kRowsApart * 128,
+            weights[k], true);
       } else {
-        const int run = tid / 32 + k * Shape::kCopyWarps;
 #pragma unroll
-        for (int p = 0; p < kP; ++p) copy_async<16>(to + ((run * kP + p) * 32 + tid % 32) * 16, from + p * 64, true);
+        for (int p = 0; p < kP; ++p) {
+          copy_async<16>(to + (((tid / 32 * 2 + k) * kP + p) * 32 + tid % 32) * 16, weights[k] + p * 64, true);
+        }
       }
+      weights[k] += kP * 64;
     }
     if constexpr (!kOperand) {
-      for (int n = tid; n < Shape::kRows; n += kCopying) {
-        const int64_t r = tile.row(n) >= 0 ? tile.row(n) : 0;
-        copy_async<4>(
-            shared + Shape::kScalesAt + slot * Shape::kScaleBytes + n * 4,
-            (tile.second(n) ? scales[1] : scales[0]) + (w.format == WeightFormat::kFp8Block ? r / 32 : r) * scale_row,
-            true);
+      if (tid < Shape::kRows) {
+        copy_async<4>(shared + Shape::kScalesAt + slot * Shape::kScaleBytes + tid * 4, scales, true);
       }
+      scales += kBlockDepth / 32;
     }
-    to = shared + slot * Shape::kTokenBytes + tid % 16 / 8 * (Shape::kTokens * 128);
+    to = shared + slot * Shape::kTokenBytes + tid % 16 / 8 * (Shape::kTokens * 128) + panel_offset(tid / 16, tid % 8);
 #pragma unroll
     for (int k = 0; k < kInputRuns; ++k) {
-      if ((there >> k & 1U) == 0) continue;
-      copy_async<16>(to + panel_offset(tid / 16 + k * (kCopying / 16), tid % 8), input + uint64_t{input_at[k]} * 8,
-                     true);
+      if ((there >> k & 1U) != 0) copy_async<16>(to + k * kRowsApart * 128, input[k], true);
+      input[k] += kBlockDepth;
     }
-    commit_copies();
-    weights[0] += kP * 64;
-    weights[1] += kP * 64;
-    scales[0] += kBlockDepth / 32;
-    scales[1] += kBlockDepth / 32;
-    input += kBlockDepth;
   }
 };
-
-// The stage of block `block` is there when all but the last kLeft groups of copies are.
-template <class Shape, int kLeft>
-__device__ __forceinline__ void announce(int slot) {
-  wait_copies<kLeft>();
-  publish_operands();
-#pragma unroll
-  for (int group = 0; group < Shape::kGroups; ++group) {
-    arrive(Shape::kFull + slot * Shape::kGroups + group, Shape::kFullThreads);
-  }
-}
-template <class Shape, int kLeft>
-__device__ __forceinline__ void announce_last(int blocks) {
-  if (kLeft < blocks) announce<Shape, kLeft>((blocks - 1 - kLeft) % Shape::kStages);
-  if constexpr (kLeft > 0) announce_last<Shape, kLeft - 1>(blocks);
-}
-
-// The copying warps. Two stages are not on their way: the one that is being read, and the one before, which its
-// products release.
-template <class Shape>
-__device__ __forceinline__ void copy_stages(const StreamInput& x, int64_t first, int64_t last, const Weight& w,
-                                            const Weight& other, const TileRows& tile, int64_t begin, int blocks,
-                                            uint8_t* shared) {
-  constexpr int kAhead = Shape::kStages - 2;
-  const int tid = static_cast<int>(threadIdx.x) - Shape::kMultiplying;
-  StageCopies<Shape> copies(tid, x, first, last, w, other, tile, begin);
-  int slot = 0;
-  for (int block = 0; block < blocks; ++block) {
-    if (block >= Shape::kStages) meet(Shape::kEmpty + slot, Shape::kThreads);
-    copies.next(tid, w, tile, shared, slot);
-    slot = slot + 1 < Shape::kStages ? slot + 1 : 0;
-    if (block >= kAhead) announce<Shape, kAhead>((block - kAhead) % Shape::kStages);
-  }
-  announce_last<Shape, kAhead - 1>(blocks);
-}
 
 // Half `half` of a stage's weights as the fragments of four depth steps: pieces of 64 columns of FP8, two words of the
 // only piece of MXFP4.
@@ -282,22 +230,41 @@ __device__ __forceinline__ void widen_half(const uint8_t* weights, const uint8_t
   }
 }
 
-// total ← stages as they come, blocks of 128 columns.
+// total ← rows [first, last) of x times the weight rows of `tile`, columns [begin, end), both multiples of kBlockDepth.
+// Shared memory: Shape::kShared bytes; free again after the caller's next barrier.
 template <class Shape>
-__device__ __forceinline__ void multiply_stages(int blocks, const uint8_t* shared, StreamSum<Shape>& total) {
+__device__ __forceinline__ void streamed_product(const StreamInput& x, int64_t first, int64_t last, const Weight& w,
+                                                 const Weight& other, const TileRows& tile, int64_t begin, int64_t end,
+                                                 uint8_t* shared, StreamSum<Shape>& total) {
   constexpr WeightFormat kFormat = Shape::kFormat;
   constexpr int kTiles = Shape::kTokenTiles;
+  constexpr int kAhead = Shape::kStages - 2;                              // stages on their way
   const int warpgroup = shuffle(static_cast<int>(threadIdx.x / 128), 0);  // known to be the same in the whole warp
+  StageCopies<Shape> copies(x, first, last, w, other, tile, begin);
+
   float chunk[kTiles][4];
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
 #pragma unroll
     for (int v = 0; v < 4; ++v) total.at[j][v] = chunk[j][v] = 0.F;
   }
+
+  const int blocks = static_cast<int>((end - begin) / kBlockDepth);
+#pragma unroll
+  for (int s = 0; s < kAhead; ++s) {
+    if (s < blocks) copies.next(shared, s);
+    commit_copies();
+  }
   int slot = 0;
-  int before = 0;
   for (int block = 0; block < blocks; ++block) {
-    meet(Shape::kFull + slot * Shape::kGroups + warpgroup, Shape::kFullThreads);
+    wait_copies<kAhead - 1>();
+    publish_operands();
+    // Every thread's copies are there; the products of the block before the last are done, and its stage is free.
+    __syncthreads();
+    if (block + kAhead < blocks) {
+      copies.next(shared, slot + kAhead < Shape::kStages ? slot + kAhead : slot + kAhead - Shape::kStages);
+    }
+    commit_copies();
     const uint8_t* rows = shared + slot * Shape::kTokenBytes;
     const uint8_t* weights = shared + Shape::kWeightsAt + slot * Shape::kWeightBytes;
     const uint8_t* scales = shared + Shape::kScalesAt + slot * Shape::kScaleBytes;
@@ -318,9 +285,6 @@ __device__ __forceinline__ void multiply_stages(int blocks, const uint8_t* share
       }
       commit_products();
       wait_products<1>();  // the registers of the half before are free
-      // … and after the first half the stage of the block before, if another block is to come there.
-      if (half == 0 && block > 0 && block - 1 + Shape::kStages < blocks)
-        arrive(Shape::kEmpty + before, Shape::kThreads);
     }
     if ((block + 1) % (kChunk / kBlockDepth) == 0 || block + 1 == blocks) {
       wait_products<0>();
@@ -333,23 +297,7 @@ __device__ __forceinline__ void multiply_stages(int blocks, const uint8_t* share
         }
       }
     }
-    before = slot;
     slot = slot + 1 < Shape::kStages ? slot + 1 : 0;
-  }
-}
-
-// total ← rows [first, last) of x times the weight rows of `tile`, columns [begin, end), both multiples of kBlockDepth;
-// in the multiplying threads, the first Shape::kMultiplying of the block. Shared memory: Shape::kShared bytes; free
-// again after the caller's next barrier.
-template <class Shape>
-__device__ __forceinline__ void streamed_product(const StreamInput& x, int64_t first, int64_t last, const Weight& w,
-                                                 const Weight& other, const TileRows& tile, int64_t begin, int64_t end,
-                                                 uint8_t* shared, StreamSum<Shape>& total) {
-  const int blocks = static_cast<int>((end - begin) / kBlockDepth);
-  if (threadIdx.x >= Shape::kMultiplying) {
-    copy_stages<Shape>(x, first, last, w, other, tile, begin, blocks, shared);
-  } else {
-    multiply_stages<Shape>(blocks, shared, total);
   }
 }
 
@@ -370,7 +318,6 @@ __device__ __forceinline__ TilePlace tile_place() {
 // f(tile row, row of x in the tile, value) for every sum of the lane.
 template <class Shape, class F>
 __device__ __forceinline__ void for_each_sum(const StreamSum<Shape>& sum, const F& f) {
-  if (threadIdx.x >= Shape::kMultiplying) return;
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
