@@ -97,6 +97,7 @@ std::vector<TokenId> sorted_by_text(const std::vector<Vocabulary::Token>& tokens
 VocabularyImpl::VocabularyImpl(std::vector<Vocabulary::Token> all, SpecialTokens roles)
     : tokens(std::move(all)), specials(roles) {
   ordinary_mask.assign((tokens.size() + 31) / 32, 0);
+  no_mask = ordinary_mask;
   std::vector<TokenId> sorted;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
@@ -110,8 +111,6 @@ VocabularyImpl::VocabularyImpl(std::vector<Vocabulary::Token> all, SpecialTokens
   }
   sorted = sorted_by_text(tokens, std::move(sorted));
   trie = build(sorted);
-  first_child.fill(UINT32_MAX);
-  for (uint32_t i = 0; i < trie.nodes.size(); i = trie.nodes[i].skip) first_child[trie.nodes[i].byte] = i;
   build_slices();
   build_strings();
 }
@@ -149,6 +148,8 @@ Trie VocabularyImpl::build(std::span<const TokenId> sorted) const {
     last = bytes;
   }
   close_to(0);
+  t.root.fill(UINT32_MAX);
+  for (uint32_t i = 0; i < t.nodes.size(); i = t.nodes[i].skip) t.root[t.nodes[i].byte] = i;
   return t;
 }
 
@@ -291,7 +292,7 @@ std::vector<TokenId> Vocabulary::encode_greedy(std::string_view text, bool with_
     }
     // A special token later in the text ends the ordinary ones before it.
     if (best < 0) {
-      uint32_t i = impl_->first_child[static_cast<uint8_t>(text[at])];
+      uint32_t i = impl_->trie.root[static_cast<uint8_t>(text[at])];
       for (size_t d = 0; i != UINT32_MAX;) {
         const TrieNode& n = nodes[i];
         ++d;

@@ -28,7 +28,12 @@ struct TrieNode {
 
 struct Trie {
   std::vector<TrieNode> nodes;
-  std::vector<TokenId> order;  // tokens in trie order
+  std::vector<TokenId> order;        // tokens in trie order
+  std::array<uint32_t, 256> root{};  // node of depth 0 by byte; UINT32_MAX: none
+
+  std::span<const TokenId> below(const TrieNode& n) const {
+    return std::span(order).subspan(n.first, n.last - n.first);
+  }
 };
 
 // Tokens that are whole texts of one character class and at most max_chars long. An automaton state from which
@@ -64,12 +69,12 @@ class VocabularyImpl {
   SpecialTokens specials;
   std::unordered_map<std::string, TokenId> special_ids;
   std::vector<uint32_t> ordinary_mask;
+  std::vector<uint32_t> no_mask;  // no token
   Trie trie;
   std::array<Slice, kSlices> slices;
   StringTokens strings;
   // The ordinary tokens that are not in slice k; made when first asked for, by any thread.
   const Trie& rest(size_t k) const;
-  std::array<uint32_t, 257> first_child{};  // index of the root's child by byte in trie.nodes; UINT32_MAX: none
 
  private:
   Trie build(std::span<const TokenId> sorted) const;

@@ -9,13 +9,6 @@ namespace {
 constexpr uint8_t kEndless = 255;
 constexpr uint32_t kLookedAt = 16;  // characters
 
-void set_bit(std::vector<uint32_t>& mask, TokenId id) {
-  mask[static_cast<uint32_t>(id) >> 5U] |= 1U << (static_cast<uint32_t>(id) & 31U);
-}
-void clear_bit(std::vector<uint32_t>& mask, TokenId id) {
-  mask[static_cast<uint32_t>(id) >> 5U] &= ~(1U << (static_cast<uint32_t>(id) & 31U));
-}
-
 // Bytes of a character still to come after `byte`, given those due before it.
 uint32_t pending_after(uint8_t byte, uint32_t before) {
   if (byte < 0x80) return 0;
@@ -160,42 +153,44 @@ uint32_t Parser::reach(SetId id, size_t slice, uint32_t pending) {
   return best;
 }
 
-// slice >= 0: the mask holds that slice already, refused tokens are taken out again.
-void Parser::walk(const Trie& trie, SetId from, std::vector<uint32_t>& mask, int slice) {
+// slice >= 0: the draft holds that slice already, refused tokens are taken out again.
+void Parser::walk(const Trie& trie, SetId from, int slice) {
   std::array<SetId, 257> path{};
+  std::array<const ItemSet*, 257> sets{};
   std::array<uint8_t, 257> pending{};
   path[0] = from;
+  sets[0] = sets_[from];
+  step(from, 0);  // opens it
   const auto& nodes = trie.nodes;
-  for (uint32_t i = 0; i < nodes.size();) {
-    const TrieNode& n = nodes[i];
-    const SetId to = step(path[n.depth], n.byte);
-    if (to == kDeadSet) {
-      if (failed_) return;
-      if (slice >= 0) {
-        for (uint32_t t = n.first; t < n.last; ++t) clear_bit(mask, trie.order[t]);
-      }
-      i = n.skip;
-      continue;
-    }
-    path[n.depth + 1U] = to;
-    pending[n.depth + 1U] = static_cast<uint8_t>(pending_after(n.byte, pending[n.depth]));
-    if (n.token >= 0) set_bit(mask, n.token);
-    if (n.inside != 0 && n.last - n.first > 1 && (slice >= 0 || n.last - n.first > 24)) {
-      bool whole = false;
-      for (size_t k = 0; k < kSlices && !whole; ++k) {
-        if (((n.inside >> k) & 1U) == 0 || reach(to, k, pending[n.depth + 1U]) < vocabulary_.slices[k].max_chars)
-          continue;
-        whole = true;
-        if (slice != static_cast<int>(k)) {
-          for (uint32_t t = n.first; t < n.last; ++t) set_bit(mask, trie.order[t]);
-        }
-      }
-      if (whole) {
+  for (const uint32_t top : trie.root) {
+    for (uint32_t i = top; i < (top == UINT32_MAX ? 0 : nodes[top].skip);) {
+      const TrieNode& n = nodes[i];
+      const SetId to = sets[n.depth]->live.has(n.byte) ? step(path[n.depth], n.byte) : kDeadSet;
+      if (to == kDeadSet) {
+        if (failed_) return;
+        if (slice >= 0) draft_.clear(trie.below(n));
         i = n.skip;
         continue;
       }
+      path[n.depth + 1U] = to;
+      sets[n.depth + 1U] = sets_[to];
+      pending[n.depth + 1U] = static_cast<uint8_t>(pending_after(n.byte, pending[n.depth]));
+      if (n.token >= 0) draft_.set(n.token);
+      if (n.inside != 0 && n.last - n.first > 1 && (slice >= 0 || n.last - n.first > 24)) {
+        bool whole = false;
+        for (size_t k = 0; k < kSlices && !whole; ++k) {
+          if (((n.inside >> k) & 1U) == 0 || reach(to, k, pending[n.depth + 1U]) < vocabulary_.slices[k].max_chars)
+            continue;
+          whole = true;
+          if (slice != static_cast<int>(k)) draft_.set(trie.below(n));
+        }
+        if (whole) {
+          i = n.skip;
+          continue;
+        }
+      }
+      ++i;
     }
-    ++i;
   }
 }
 
@@ -203,6 +198,13 @@ void Parser::walk(const Trie& trie, SetId from, std::vector<uint32_t>& mask, int
 int Parser::pick_slice(SetId from) {
   const Trie& trie = vocabulary_.trie;
   std::array<size_t, 2> good{};
+  size_t possible = 0;
+  step(from, 0);  // opens it
+  for (const uint32_t top : trie.root) {
+    if (top != UINT32_MAX && sets_[from]->live.has(trie.nodes[top].byte))
+      possible += trie.nodes[top].last - trie.nodes[top].first;
+  }
+  if (possible <= trie.order.size() / 2) return -1;
   for (uint32_t i = 0; i < trie.nodes.size(); i = trie.nodes[i].skip) {
     const TrieNode& n = trie.nodes[i];
     const SetId to = step(from, n.byte);
@@ -217,57 +219,47 @@ int Parser::pick_slice(SetId from) {
   return -1;
 }
 
-bool Parser::walk_all(SetId id, std::vector<uint32_t>& mask) {
+bool Parser::walk_all(SetId id) {
   for (size_t k = 0; k < kSlices; ++k) {
     const Slice& s = vocabulary_.slices[k];
     if (reach(id, k, 0) < s.max_chars) continue;
-    mask = s.mask;
-    walk(vocabulary_.rest(k), id, mask, -1);
+    draft_.start(&s.mask);
+    walk(vocabulary_.rest(k), id, -1);
     return !failed_;
   }
   const int slice = pick_slice(id);
-  if (slice >= 0) mask = vocabulary_.slices[static_cast<size_t>(slice)].mask;
-  walk(vocabulary_.trie, id, mask, slice);
+  draft_.start(slice >= 0 ? &vocabulary_.slices[static_cast<size_t>(slice)].mask : nullptr);
+  walk(vocabulary_.trie, id, slice);
   return !failed_;
 }
 
 bool Parser::make_mask(SetId id) {
   if (sets_[id]->mask_made) return true;
-  std::vector<uint32_t> mask;
-  const std::vector<uint32_t>* base = nullptr;
   if (takes_everything(id)) {
-    base = &vocabulary_.ordinary_mask;
-    mask = *base;
-  } else if (!mask_in_string(id, mask, base) && !mask_of_bounded(id, mask, base) && !mask_near_wide(id, mask, base)) {
-    mask.assign(vocabulary_.ordinary_mask.size(), 0);
-    if (!sets_[id]->lexemes.empty() && !walk_all(id, mask)) return false;
+    draft_.start(&vocabulary_.ordinary_mask);
+  } else if (sets_[id]->lexemes.empty()) {
+    draft_.start(nullptr);
+  } else if (!mask_in_string(id) && !mask_of_bounded(id) && !mask_near_wide(id) && !walk_all(id)) {
+    return false;
   }
   if (failed_) return false;
   for (const Item& t : sets_[id]->tokens) {
     for (const TokenId token : grammar_.token_sets[t.what]) {
-      if (token >= 0 && static_cast<size_t>(token) < vocabulary_.tokens.size()) set_bit(mask, token);
+      if (token >= 0 && static_cast<size_t>(token) < vocabulary_.tokens.size()) draft_.set(token);
     }
-  }
-  size_t changes = 0;
-  for (size_t w = 0; w < mask.size(); ++w) {
-    changes += static_cast<size_t>(__builtin_popcount(mask[w] ^ (base != nullptr ? (*base)[w] : 0)));
   }
   ItemSet& s = *sets_[id];
   s.mask_made = true;
-  if (changes >= 1024) {
-    bytes_ += static_cast<int64_t>(4 * mask.size() + 24);
-    s.dense = std::make_unique<std::vector<uint32_t>>(std::move(mask));
+  s.base = draft_.base();
+  constexpr size_t kMany = 1024;
+  if (draft_.touched() >= 4 * kMany) {
+    s.dense = std::make_unique<std::vector<uint32_t>>(draft_.take_whole());
     s.base = s.dense.get();
+    bytes_ += static_cast<int64_t>(4 * s.dense->size() + 24);
     return true;
   }
-  s.base = base;
-  s.changed.reserve(changes);
-  for (size_t w = 0; w < mask.size(); ++w) {
-    for (uint32_t bits = mask[w] ^ (base != nullptr ? (*base)[w] : 0); bits != 0; bits &= bits - 1) {
-      s.changed.push_back(static_cast<TokenId>(w * 32 + static_cast<size_t>(__builtin_ctz(bits))));
-    }
-  }
-  bytes_ += static_cast<int64_t>(4 * changes);
+  s.changed = draft_.take_changes();
+  bytes_ += static_cast<int64_t>(4 * s.changed.size());
   return true;
 }
 

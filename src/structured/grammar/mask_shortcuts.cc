@@ -7,16 +7,6 @@
 namespace di::structured {
 namespace {
 
-void set_bit(std::vector<uint32_t>& mask, TokenId id) {
-  mask[static_cast<uint32_t>(id) >> 5U] |= 1U << (static_cast<uint32_t>(id) & 31U);
-}
-void clear_bit(std::vector<uint32_t>& mask, TokenId id) {
-  mask[static_cast<uint32_t>(id) >> 5U] &= ~(1U << (static_cast<uint32_t>(id) & 31U));
-}
-bool has_bit(const std::vector<uint32_t>& mask, TokenId id) {
-  return ((mask[static_cast<uint32_t>(id) >> 5U] >> (static_cast<uint32_t>(id) & 31U)) & 1U) != 0;
-}
-
 NodeId head_of(const Arena& arena, NodeId lexeme) {
   const Node& n = arena.node(lexeme);
   return n.kind == NodeKind::kConcat ? n.a : lexeme;
@@ -37,33 +27,32 @@ bool between_chars(const Node& head) {
 
 // The only lexeme stands in a string that takes any characters, or any up to a number: the vocabulary knows what stays
 // inside, only tokens with a quotation mark are walked.
-bool Parser::mask_in_string(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base) {
+bool Parser::mask_in_string(SetId id) {
   if (sets_[id]->lexemes.size() != 1) return false;
   const NodeId head = head_of(arena_, sets_[id]->lexemes[0].what);
   const StringTokens& strings = vocabulary_.strings;
   uint32_t room = kNoLimit;
   if (head == free_content_) {
-    base = &strings.free;
+    draft_.start(&strings.free);
   } else {
     if (!between_chars(arena_.node(head))) return false;
     const Node& text = arena_.node(arena_.node(head).a);
     if (text.kind != NodeKind::kRepeat || text.a != arena_.any_char()) return false;
     room = text.max;
-    base = &strings.written[std::min(room, kFewChars)];
+    draft_.start(&strings.written[std::min(room, kFewChars)]);
   }
-  mask = *base;
   if (head != free_content_ && room > kFewChars) {
     for (const StringTokens::Long& t : strings.longer) {
-      if (t.decoded <= room && t.decoded != kNoLimit) set_bit(mask, t.token);
+      if (t.decoded <= room && t.decoded != kNoLimit) draft_.set(t.token);
     }
   }
-  walk(strings.quoted, id, mask, -1);
+  walk(strings.quoted, id, -1);
   return true;
 }
 
 // The only lexeme is an expression together with a bound on the length of the string. The mask is that of the
 // expression alone but for tokens that do not leave room for its end; far from the bound these are long ones.
-bool Parser::mask_of_bounded(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base) {
+bool Parser::mask_of_bounded(SetId id) {
   if (sets_[id]->lexemes.size() != 1) return false;
   Item item = sets_[id]->lexemes[0];
   if (item.origin == kHere) return false;
@@ -92,24 +81,22 @@ bool Parser::mask_of_bounded(SetId id, std::vector<uint32_t>& mask, const std::v
   const SetId loose = single(item);
   if (failed_ || loose == kDeadSet) return false;
   if (!far) {
-    mask.assign(vocabulary_.ordinary_mask.size(), 0);
-    walk_counted(id, loose, room, ends, mask);
+    draft_.start(nullptr);
+    walk_counted(id, loose, room, ends);
     return true;
   }
   if (!make_mask(loose)) return false;
-  base = sets_[loose]->base;
-  mask.resize(vocabulary_.ordinary_mask.size());
-  read_mask(loose, mask);
+  draft_.start(sets_[loose]->base, sets_[loose]->changed);
   for (const StringTokens::Long& t : vocabulary_.strings.longer) {
-    if (!has_bit(mask, t.token) || uint64_t{t.chars} + ends <= room) continue;
-    if (step_bytes(id, vocabulary_.tokens[static_cast<size_t>(t.token)].bytes) == kDeadSet) clear_bit(mask, t.token);
+    if (!draft_.has(t.token) || uint64_t{t.chars} + ends <= room) continue;
+    if (step_bytes(id, vocabulary_.tokens[static_cast<size_t>(t.token)].bytes) == kDeadSet) draft_.clear(t.token);
   }
   return true;
 }
 
 // Near the bound: follows the set without the bound and counts characters beside it. Where the count alone does not
 // decide, the bounded set does.
-void Parser::walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends, std::vector<uint32_t>& mask) {
+void Parser::walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends) {
   struct At {
     SetId set = kDeadSet;
     uint32_t chars = 0;
@@ -146,7 +133,7 @@ void Parser::walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends, s
       if (!fits && text != kNothing && arena_.node(text).shortest != kNoLimit)
         fits = uint64_t{to.chars} + arena_.node(text).shortest <= room;
       if (!fits) fits = step_bytes(id, vocabulary_.tokens[static_cast<size_t>(n.token)].bytes) != kDeadSet;
-      if (fits) set_bit(mask, n.token);
+      if (fits) draft_.set(n.token);
     }
     ++i;
   }
@@ -177,7 +164,7 @@ NodeId Parser::without_exceptions(NodeId lexeme) {
 
 // One of the lexemes takes (nearly) any string, the others are particular texts: names of members beside any other
 // name. The mask is that of the one alone but along the particular texts.
-bool Parser::mask_near_wide(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base) {
+bool Parser::mask_near_wide(SetId id) {
   const ItemSet& s = *sets_[id];
   if (!s.waiting.empty()) return false;
   Item wide;
@@ -193,15 +180,13 @@ bool Parser::mask_near_wide(SetId id, std::vector<uint32_t>& mask, const std::ve
   if (wide.what == kNothing || (s.lexemes.size() == 1 && wide.what == wide_was)) return false;
   const SetId other = single(wide);
   if (failed_ || other == kDeadSet || !make_mask(other)) return false;
-  base = sets_[other]->base;
-  mask.resize(vocabulary_.ordinary_mask.size());
-  read_mask(other, mask);
-  walk_difference(id, other, mask);
+  draft_.start(sets_[other]->base, sets_[other]->changed);
+  walk_difference(id, other);
   return true;
 }
 
 // Turns the mask of `other` into that of `from`: only where both lead to different sets is there anything to do.
-void Parser::walk_difference(SetId from, SetId other, std::vector<uint32_t>& mask) {
+void Parser::walk_difference(SetId from, SetId other) {
   std::array<std::pair<SetId, SetId>, 257> path{};
   path[0] = {from, other};
   const Trie& trie = vocabulary_.trie;
@@ -212,13 +197,13 @@ void Parser::walk_difference(SetId from, SetId other, std::vector<uint32_t>& mas
     if (failed_) return;
     if (a == b || a == kDeadSet) {
       if (a != b) {
-        for (uint32_t t = n.first; t < n.last; ++t) clear_bit(mask, trie.order[t]);
+        draft_.clear(trie.below(n));
       }
       i = n.skip;
       continue;
     }
     path[n.depth + 1U] = {a, b};
-    if (n.token >= 0) set_bit(mask, n.token);
+    if (n.token >= 0) draft_.set(n.token);
     ++i;
   }
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "structured/grammar/grammar.h"
+#include "structured/grammar/mask_draft.h"
 #include "structured/vocabulary.h"
 
 namespace di::structured {
@@ -30,12 +31,19 @@ struct Item {
   friend auto operator<=>(const Item&, const Item&) = default;
 };
 
+constexpr size_t kFewSteps = 6;
+
 struct ItemSet {
-  std::vector<Item> lexemes;
-  std::vector<Item> waiting;  // sorted by rule
-  std::vector<Item> tokens;
+  std::span<const Item> lexemes;
+  std::span<const Item> waiting;  // sorted by rule
+  std::span<const Item> tokens;
   bool accepting = false;
   uint32_t level = 0;  // nesting of the output here
+  // Bytes that some lexeme goes on with; all until the set is opened. Most sets have few: these keep no table.
+  ByteSet live{{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
+  uint8_t few = 0;
+  std::array<uint8_t, kFewSteps> few_bytes{};
+  std::array<SetId, kFewSteps> few_to{};
   std::unique_ptr<std::array<SetId, 256>> next;
   // Allowed ordinary and special tokens, without stop tokens, made on demand: those of `base` (the vocabulary's or
   // `dense`; none: no token) but for `changed`, which are turned over.
@@ -60,8 +68,16 @@ class Parser {
   SetId start();
   const ItemSet& set(SetId id) const { return *sets_[id]; }
   SetId step(SetId from, uint8_t byte) {
-    const auto& next = sets_[from]->next;
-    const SetId to = next != nullptr ? (*next)[byte] : kUnknownSet;
+    const ItemSet& s = *sets_[from];
+    if (!s.live.has(byte)) return kDeadSet;
+    SetId to = kUnknownSet;
+    if (s.next != nullptr) {
+      to = (*s.next)[byte];
+    } else {
+      for (size_t i = 0; i < s.few; ++i) {
+        if (s.few_bytes[i] == byte) to = s.few_to[i];
+      }
+    }
     return to != kUnknownSet ? to : step_slow(from, byte);
   }
   SetId step_bytes(SetId from, std::string_view bytes);
@@ -82,7 +98,8 @@ class Parser {
  private:
   struct Build;
   SetId step_slow(SetId from, uint8_t byte);
-  void share_step(SetId from, uint8_t byte, SetId to);
+  void open(ItemSet& s);
+  void share_step(ItemSet& s, uint8_t byte, SetId to);
   SetId compute(SetId from, int byte, TokenId token, bool use_byte);
   void close(Build& b);
   void visit(Build& b, const Item& position);
@@ -91,6 +108,8 @@ class Parser {
   bool check(const Operation& op, const AuxValue& v) const;
   AuxId intern_aux(AuxValue v);
   SetId intern(Build& b);
+  ItemSet* new_set();
+  std::span<const Item> keep(std::span<const Item> items);
   uint32_t level_of(const Build& b, SetId origin, StateId state) const;
 
   uint32_t reach(SetId id, size_t slice, uint32_t pending);
@@ -100,15 +119,15 @@ class Parser {
   const std::vector<NodeId>* after_char(NodeId node, size_t slice);
   bool can_read(NodeId node, size_t slice, uint32_t chars);
   bool has_length_bound(NodeId id) const;
-  void walk(const Trie& trie, SetId from, std::vector<uint32_t>& mask, int slice);
+  void walk(const Trie& trie, SetId from, int slice);
   int pick_slice(SetId from);
-  bool walk_all(SetId from, std::vector<uint32_t>& mask);
+  bool walk_all(SetId from);
   // mask_shortcuts.cc: masks made from those of a vocabulary or of a simpler set. False: not one of these cases.
-  bool mask_in_string(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base);
-  bool mask_of_bounded(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base);
-  bool mask_near_wide(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base);
-  void walk_difference(SetId from, SetId other, std::vector<uint32_t>& mask);
-  void walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends, std::vector<uint32_t>& mask);
+  bool mask_in_string(SetId id);
+  bool mask_of_bounded(SetId id);
+  bool mask_near_wide(SetId id);
+  void walk_difference(SetId from, SetId other);
+  void walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends);
   NodeId without_exceptions(NodeId lexeme);
   SetId single(const Item& item);
 
@@ -116,8 +135,11 @@ class Parser {
   Grammar& grammar_;
   const Limits& limits_;
   const VocabularyImpl& vocabulary_;
-  std::vector<std::unique_ptr<ItemSet>> sets_;
-  std::unordered_multimap<uint64_t, SetId> by_hash_;
+  std::vector<ItemSet*> sets_;
+  std::vector<std::unique_ptr<ItemSet[]>> set_blocks_;
+  std::vector<std::unique_ptr<Item[]>> item_blocks_;
+  std::span<Item> item_room_;
+  std::vector<SetId> slots_;  // open addressing over sets, 0 = free (the dead set is never looked up)
   std::vector<AuxValue> aux_;
   std::unordered_multimap<uint64_t, AuxId> aux_by_hash_;
   std::unordered_map<uint64_t, SetId> token_steps_;  // set << 32 | token
@@ -132,6 +154,7 @@ class Parser {
   };
   std::array<std::unordered_map<NodeId, Readable>, kSlices> readable_;
   std::unique_ptr<Build> scratch_;
+  MaskDraft draft_;
   SetId start_ = kUnknownSet;
   bool failed_ = false;
   int64_t bytes_ = 0;

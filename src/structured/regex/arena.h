@@ -99,6 +99,8 @@ class Arena {
   // Successors by byte; kNothing where no text can go on. The span lives as long as the arena.
   const NodeId* row(NodeId id);
   NodeId step(NodeId id, uint8_t byte) { return row(id)[byte]; }
+  // The bytes that some text goes on with.
+  const ByteSet& live(NodeId id);
   // Whether the language is empty (exact; may explore).
   bool is_nothing(NodeId id);
   // Every text of a is in b.
@@ -112,6 +114,7 @@ class Arena {
   enum class Life : uint8_t { kUnknown, kLive, kDead };
   struct Row {
     NodeId next[256];
+    ByteSet live;  // not kNothing
   };
 
   NodeId intern(Node n, std::span<const NodeId> kids);
@@ -137,6 +140,11 @@ class Arena {
   std::vector<Life> life_;
   std::vector<std::unique_ptr<Row>> raw_;
   std::vector<std::unique_ptr<Row>> rows_;  // only where it differs from raw_
+  std::vector<bool> same_row_;              // known not to differ
+  // Kept for their memory.
+  std::vector<ByteSet> first_sets_;
+  std::vector<ByteSet> classes_;
+  std::vector<NodeId> stack_;
   NodeId any_char_ = kNothing;
   NodeId any_text_ = kNothing;
 };

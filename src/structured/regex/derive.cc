@@ -180,12 +180,14 @@ NodeId Arena::derive(NodeId id, uint8_t byte) {
 }
 
 void Arena::first_sets(NodeId id, std::vector<ByteSet>& sets) {
-  std::vector<NodeId> stack{id};
+  std::vector<NodeId>& stack = stack_;
+  stack.assign(1, id);
+  // What was met twice is only looked at twice unless there is much of it.
   std::unordered_set<NodeId> seen;
-  while (!stack.empty()) {
+  for (size_t met = 0; !stack.empty(); ++met) {
     const NodeId at = stack.back();
     stack.pop_back();
-    if (!seen.insert(at).second) continue;
+    if (met > 64 && !seen.insert(at).second) continue;
     const Node& n = nodes_[at];
     switch (n.kind) {
       case NodeKind::kBytes:
@@ -230,9 +232,11 @@ const NodeId* Arena::raw_row(NodeId id) {
   auto row = std::make_unique<Row>();
   budget_.take_node(sizeof(Row));
   // Bytes that lie in the same first sets have the same successor.
-  std::vector<ByteSet> sets;
+  std::vector<ByteSet> sets = std::move(first_sets_);
+  std::vector<ByteSet> classes = std::move(classes_);
+  sets.clear();
   first_sets(id, sets);
-  std::vector<ByteSet> classes{ByteSet::range(0, 255)};
+  classes.assign(1, ByteSet{{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}});
   for (const ByteSet& s : sets) {
     const size_t n = classes.size();
     for (size_t i = 0; i < n && classes.size() < 256; ++i) {
@@ -258,7 +262,10 @@ const NodeId* Arena::raw_row(NodeId id) {
         row->next[byte] = value;
       }
     }
+    if (value != kNothing) row->live |= c;
   }
+  first_sets_ = std::move(sets);
+  classes_ = std::move(classes);
   if (budget_.exhausted()) {
     static const Row kDeadRow{};
     return kDeadRow.next;
@@ -270,17 +277,20 @@ const NodeId* Arena::raw_row(NodeId id) {
 const NodeId* Arena::row(NodeId id) {
   if (rows_[id] != nullptr) return rows_[id]->next;
   const NodeId* raw = raw_row(id);
-  if (!nodes_[id].boolean) return raw;
+  if (!nodes_[id].boolean || same_row_[id]) return raw;
+  bool differs = false;
+  for (size_t b = 0; b < 256; ++b) {
+    if (raw[b] != kNothing && (b == 0 || raw[b] != raw[b - 1])) differs = is_nothing(raw[b]) || differs;
+  }
+  if (!differs && !budget_.exhausted()) {
+    same_row_[id] = true;
+    return raw;
+  }
   auto row = std::make_unique<Row>();
   budget_.take_node(sizeof(Row));
-  NodeId last = kNothing;
-  NodeId answer = kNothing;
   for (size_t b = 0; b < 256; ++b) {
-    if (raw[b] != last) {
-      last = raw[b];
-      answer = is_nothing(last) ? kNothing : last;
-    }
-    row->next[b] = answer;
+    row->next[b] = is_nothing(raw[b]) ? kNothing : raw[b];
+    if (row->next[b] != kNothing) row->live.add(static_cast<uint8_t>(b));
   }
   if (budget_.exhausted()) {
     static const Row kDeadRow{};
@@ -288,6 +298,13 @@ const NodeId* Arena::row(NodeId id) {
   }
   rows_[id] = std::move(row);
   return rows_[id]->next;
+}
+
+const ByteSet& Arena::live(NodeId id) {
+  static const ByteSet none;
+  row(id);
+  const Row* r = rows_[id] != nullptr ? rows_[id].get() : raw_[id].get();
+  return r != nullptr ? r->live : none;
 }
 
 // Everything from which a live node was reached is live: follow the search tree back to its root.
