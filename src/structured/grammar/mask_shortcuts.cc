@@ -46,7 +46,7 @@ bool Parser::mask_in_string(SetId id) {
       if (t.decoded <= room && t.decoded != kNoLimit) draft_.set(t.token);
     }
   }
-  walk(strings.quoted, id, -1);
+  walk(strings.quoted, id, -1, false);
   return true;
 }
 

@@ -72,7 +72,6 @@ Parser::Parser(Arena& arena, Grammar& grammar, const Limits& limits, const Vocab
   sets_[0]->live = {};
   slots_.assign(256, 0);
   aux_.emplace_back();
-  for (size_t k = 0; k < kSlices; ++k) slice_chars_[k] = utf8_class(arena, vocabulary.slices[k].chars);
   free_content_ = json_content(arena);
   scratch_ = std::make_unique<Build>();
 }

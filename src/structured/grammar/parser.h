@@ -31,6 +31,12 @@ struct Item {
   friend auto operator<=>(const Item&, const Item&) = default;
 };
 
+// Any text of such characters, of at most `limit`, can be read, with a way on after each.
+struct Loop {
+  TextKind chars;
+  uint32_t limit = kNoLimit;
+};
+
 constexpr size_t kFewSteps = 6;
 
 struct ItemSet {
@@ -52,10 +58,10 @@ struct ItemSet {
   std::unique_ptr<std::vector<uint32_t>> dense;
   std::vector<TokenId> changed;
   uint64_t hash = 0;
-  // How many characters of slice k can always be read from here, 255 = without end; valid where known. Second half:
-  // after the rest of a character that has begun.
-  std::array<uint8_t, 2 * kSlices> reach{};
-  std::array<bool, 2 * kSlices> reach_known{};
+  // What can always be read from here; made on demand.
+  bool loops_made = false;
+  uint8_t slices = 0;  // bit k: all texts of slice k
+  std::vector<Loop> loops;
 };
 
 class Parser {
@@ -112,14 +118,14 @@ class Parser {
   std::span<const Item> keep(std::span<const Item> items);
   uint32_t level_of(const Build& b, SetId origin, StateId state) const;
 
-  uint32_t reach(SetId id, size_t slice, uint32_t pending);
-  uint8_t reach_node(NodeId node, size_t slice, int depth);
-  uint8_t reach_of(NodeId node, size_t slice, int depth);
-  bool holds_class(NodeId node, size_t slice);
-  const std::vector<NodeId>* after_char(NodeId node, size_t slice);
-  bool can_read(NodeId node, size_t slice, uint32_t chars);
-  bool has_length_bound(NodeId id) const;
-  void walk(const Trie& trie, SetId from, int slice);
+  // mask_loops.cc
+  const ItemSet& with_loops(SetId id);
+  const std::vector<Loop>& loops_of(NodeId lexeme);
+  void add_loops(NodeId id, bool in_string, int depth, std::vector<Loop>& out);
+  const TextKind& chars_of(NodeId body);
+  bool wide_chars_return(NodeId lexeme);
+  bool takes(const ItemSet& s, const Trie& trie, const TrieNode& n) const;
+  void walk(const Trie& trie, SetId from, int slice, bool whole_slice);
   int pick_slice(SetId from);
   bool walk_all(SetId from);
   // mask_shortcuts.cc: masks made from those of a vocabulary or of a simpler set. False: not one of these cases.
@@ -144,15 +150,9 @@ class Parser {
   std::unordered_multimap<uint64_t, AuxId> aux_by_hash_;
   std::unordered_map<uint64_t, SetId> token_steps_;  // set << 32 | token
   NodeId free_content_ = kNothing;
-  std::array<NodeId, kSlices> slice_chars_{};
-  std::array<std::unordered_map<NodeId, uint8_t>, kSlices> reach_memo_;
-  std::array<std::unordered_map<NodeId, bool>, kSlices> class_memo_;
-  std::array<std::unordered_map<NodeId, std::vector<NodeId>>, kSlices> after_char_;
-  struct Readable {
-    uint8_t yes = 0;   // so many characters can be read
-    uint8_t no = 255;  // so many cannot
-  };
-  std::array<std::unordered_map<NodeId, Readable>, kSlices> readable_;
+  NodeId wide_ = kNothing;  // one of wide_chars(), made on demand
+  std::unordered_map<NodeId, std::vector<Loop>> loops_;
+  std::unordered_map<NodeId, TextKind> chars_of_;
   std::unique_ptr<Build> scratch_;
   MaskDraft draft_;
   SetId start_ = kUnknownSet;
