@@ -75,18 +75,22 @@ bool Parser::mask_of_bounded(SetId id) {
   const NodeId loose_text = arena_.both(std::move(others));
   const uint32_t ends = arena_.node(loose_text).ends;
   if (ends == kNoLimit || arena_.node(loose_text).boolean) return false;
-  const bool far = uint64_t{room} >= uint64_t{kFewChars} + ends;
-  if (!far && !quoted) return false;
   item.what = with_head(arena_, item.what, quoted ? arena_.json_string(loose_text) : loose_text);
-  const SetId loose = single(item);
-  if (failed_ || loose == kDeadSet) return false;
-  if (!far) {
+  if (!quoted && uint64_t{room} < uint64_t{kFewChars} + ends) return false;
+  const SetId loose = only({&item, 1});
+  if (failed_ || loose == kDeadSet || !make_mask(loose)) return false;
+  // With little room left most tokens are too long: then those that fit are looked for, not those that do not.
+  constexpr uint32_t kLittle = 3;
+  const bool little = quoted && room < kLittle + ends;
+  if (little) {
     draft_.start(nullptr);
-    walk_counted(id, loose, room, ends);
+  } else {
+    draft_.start(sets_[loose]->base, sets_[loose]->changed);
+  }
+  if (quoted) {
+    walk_counted(id, loose, room, ends, little);
     return true;
   }
-  if (!make_mask(loose)) return false;
-  draft_.start(sets_[loose]->base, sets_[loose]->changed);
   for (const StringTokens::Long& t : vocabulary_.strings.longer) {
     if (!draft_.has(t.token) || uint64_t{t.chars} + ends <= room) continue;
     if (step_bytes(id, vocabulary_.tokens[static_cast<size_t>(t.token)].bytes) == kDeadSet) draft_.clear(t.token);
@@ -94,21 +98,27 @@ bool Parser::mask_of_bounded(SetId id) {
   return true;
 }
 
-// Near the bound: follows the set without the bound and counts characters beside it. Where the count alone does not
-// decide, the bounded set does.
-void Parser::walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends) {
+// Follows the set without the bound and counts characters beside it. Where the count alone does not decide, the bounded
+// set does. from_nothing: the draft is empty; otherwise it holds what goes without the bound.
+void Parser::walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends, bool from_nothing) {
   struct At {
     SetId set = kDeadSet;
     uint32_t chars = 0;
     bool inside = true;   // the string has not ended
-    bool between = true;  // between two characters of it
+    bool between = true;  // not within an escape
   };
   std::array<At, 257> path{};
   path[0].set = loose;
-  const auto& nodes = vocabulary_.trie.nodes;
+  const Trie& trie = vocabulary_.trie;
+  const auto& nodes = trie.nodes;
   for (uint32_t i = 0; i < nodes.size();) {
     const TrieNode& n = nodes[i];
     const At& from = path[n.depth];
+    // Escapes take more bytes than characters: a string never has more of these than the token.
+    if (!from_nothing && (!from.inside || uint64_t{from.chars} + n.chars + ends <= room)) {
+      i = n.skip;
+      continue;
+    }
     At to = from;
     to.set = step(from.set, n.byte);
     NodeId text = kNothing;
@@ -124,19 +134,29 @@ void Parser::walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends) {
     }
     if (to.set == kDeadSet || to.chars > room) {
       if (failed_) return;
+      if (!from_nothing && to.set != kDeadSet) draft_.clear(trie.below(n));
       i = n.skip;
       continue;
     }
     path[n.depth + 1U] = to;
     if (n.token >= 0) {
-      bool fits = !to.inside || uint64_t{to.chars} + ends <= room;
-      if (!fits && text != kNothing && arena_.node(text).shortest != kNoLimit)
-        fits = uint64_t{to.chars} + arena_.node(text).shortest <= room;
-      if (!fits) fits = step_bytes(id, vocabulary_.tokens[static_cast<size_t>(n.token)].bytes) != kDeadSet;
-      if (fits) draft_.set(n.token);
+      const bool fits = !to.inside || fits_room(text, room - to.chars, ends, id, n.token);
+      if (fits && from_nothing) draft_.set(n.token);
+      if (!fits && !from_nothing) draft_.clear(n.token);
     }
     ++i;
   }
+}
+
+// Whether the rest of a string, `text` where it is known, has an end within `room` characters.
+bool Parser::fits_room(NodeId text, uint32_t room, uint32_t ends, SetId bounded, TokenId token) {
+  if (ends <= room) return true;
+  if (text != kNothing) {
+    const Node& n = arena_.node(text);
+    if (n.shortest != kNoLimit && n.shortest <= room) return true;
+    if (n.min_chars > room) return false;
+  }
+  return step_bytes(bounded, vocabulary_.tokens[static_cast<size_t>(token)].bytes) != kDeadSet;
 }
 
 // The lexeme without the texts that it excludes; of alternatives the one that takes any string. kNothing: no such part.
@@ -162,24 +182,24 @@ NodeId Parser::without_exceptions(NodeId lexeme) {
   return with_head(arena_, lexeme, arena_.json_string(arena_.both(std::move(kept))));
 }
 
-// One of the lexemes takes (nearly) any string, the others are particular texts: names of members beside any other
-// name. The mask is that of the one alone but along the particular texts.
+// Some of the lexemes take (nearly) any string, the others are particular texts: names of members beside any other
+// name. The mask is that of the former alone but along the particular texts.
 bool Parser::mask_near_wide(SetId id) {
   const ItemSet& s = *sets_[id];
   if (!s.waiting.empty()) return false;
-  Item wide;
-  NodeId wide_was = kNothing;
+  std::vector<Item> wide;
+  bool exact = true;
   for (const Item& item : s.lexemes) {
     const NodeId loose = without_exceptions(item.what);
+    exact = exact && loose == item.what;
     if (loose == kNothing) continue;
-    if (wide.what != kNothing || item.origin == kHere) return false;
-    wide = item;
-    wide_was = item.what;
-    wide.what = loose;
+    if (item.origin == kHere) return false;
+    wide.push_back(item);
+    wide.back().what = loose;
   }
-  if (wide.what == kNothing || (s.lexemes.size() == 1 && wide.what == wide_was)) return false;
-  const SetId other = single(wide);
-  if (failed_ || other == kDeadSet || !make_mask(other)) return false;
+  if (wide.empty() || exact) return false;
+  const SetId other = only(wide);
+  if (failed_ || other == kDeadSet || other == id || !make_mask(other)) return false;
   draft_.start(sets_[other]->base, sets_[other]->changed);
   walk_difference(id, other);
   return true;

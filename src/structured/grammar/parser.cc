@@ -286,11 +286,11 @@ std::span<const Item> Parser::keep(std::span<const Item> items) {
   return kept;
 }
 
-// The set with this item alone; its frame must be that of another set.
-SetId Parser::single(const Item& item) {
+// The set with these items alone; their frames must be those of other sets.
+SetId Parser::only(std::span<const Item> items) {
   Build& b = *scratch_;
   b.clear();
-  b.set.lexemes.push_back(item);
+  b.set.lexemes.assign(items.begin(), items.end());
   return intern(b);
 }
 

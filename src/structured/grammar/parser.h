@@ -133,9 +133,10 @@ class Parser {
   bool mask_of_bounded(SetId id);
   bool mask_near_wide(SetId id);
   void walk_difference(SetId from, SetId other);
-  void walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends);
+  void walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends, bool from_nothing);
+  bool fits_room(NodeId text, uint32_t room, uint32_t ends, SetId bounded, TokenId token);
   NodeId without_exceptions(NodeId lexeme);
-  SetId single(const Item& item);
+  SetId only(std::span<const Item> items);
 
   Arena& arena_;
   Grammar& grammar_;
