@@ -301,7 +301,7 @@ SetId Parser::compute(SetId from, int byte, TokenId token, bool use_byte) {
   auto here = [&](SetId origin) { return origin == kHere ? from : origin; };
   if (use_byte) {
     for (const Item& i : s.lexemes) {
-      const NodeId rest = arena_.row(i.what)[byte];
+      const NodeId rest = arena_.step(i.what, static_cast<uint8_t>(byte));
       if (rest == kNothing) continue;
       if (rest != kEmptyText) b.set.lexemes.push_back({rest, i.to, here(i.origin), i.aux});
       if (arena_.nullable(rest)) b.push(i.to, here(i.origin), i.aux);
@@ -358,32 +358,40 @@ SetId Parser::step_slow(SetId from, uint8_t byte) {
 
 // Bytes that every lexeme treats alike lead to the same set: they are found by comparison, not by building it again.
 void Parser::share_step(ItemSet& s, uint8_t byte, SetId to) {
-  constexpr size_t kItems = 64;
-  std::array<const NodeId*, kItems> rows{};
+  constexpr size_t kRows = 64;
+  std::array<const NodeId*, kRows> rows{};
   size_t n = 0;
-  const bool share = s.lexemes.size() <= kItems;
-  for (size_t i = 0; share && i < s.lexemes.size(); ++i) {
-    const NodeId* row = arena_.row(s.lexemes[i].what);
+  ByteSet alike{{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
+  for (const Item& i : s.lexemes) {
+    if (const ByteSet* first = arena_.begins_with(i.what)) {
+      const uint64_t turned = first->has(byte) ? 0 : UINT64_MAX;
+      for (size_t w = 0; w < alike.words.size(); ++w) alike.words[w] &= first->words[w] ^ turned;
+      continue;
+    }
+    const NodeId* row = arena_.row(i.what);
     const auto* end = rows.begin() + n;
-    if (std::find(rows.cbegin(), end, row) == end) rows[n++] = row;
+    if (std::find(rows.cbegin(), end, row) != end) continue;
+    if (n == kRows) {
+      alike = {};
+      break;
+    }
+    rows[n++] = row;
   }
+  alike.add(byte);
+  auto same = [&](size_t b) {
+    return std::all_of(rows.begin(), rows.begin() + n, [&](const NodeId* r) { return r[b] == r[byte]; });
+  };
   for (size_t i = 0; i < s.few; ++i) {
-    const size_t b = s.few_bytes[i];
-    if (b == byte || (share && s.few_to[i] == kUnknownSet &&
-                      std::all_of(rows.begin(), rows.begin() + n, [&](const NodeId* r) { return r[b] == r[byte]; })))
-      s.few_to[i] = to;
+    if (alike.has(s.few_bytes[i]) && same(s.few_bytes[i])) s.few_to[i] = to;
   }
   if (s.next == nullptr) return;
   std::array<SetId, 256>& next = *s.next;
-  next[byte] = to;
-  if (!share) return;
-  std::array<uint32_t, 256> other{};  // 0: treated like `byte`
-  for (size_t k = 0; k < n; ++k) {
-    const NodeId* row = rows[k];
-    const NodeId same = row[byte];
-    for (size_t b = 0; b < 256; ++b) other[b] |= row[b] ^ same;
+  for (size_t w = 0; w < alike.words.size(); ++w) {
+    for (uint64_t bits = alike.words[w] & s.live.words[w]; bits != 0; bits &= bits - 1) {
+      const size_t b = w * 64 + static_cast<size_t>(std::countr_zero(bits));
+      if (next[b] == kUnknownSet && same(b)) next[b] = to;
+    }
   }
-  for (size_t b = 0; b < 256; ++b) next[b] = next[b] == kUnknownSet && other[b] == 0 ? to : next[b];
 }
 
 SetId Parser::step_bytes(SetId from, std::string_view bytes) {

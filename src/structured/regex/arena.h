@@ -98,9 +98,20 @@ class Arena {
   std::span<const NodeId> children(NodeId id) const;
   // Successors by byte; kNothing where no text can go on. The span lives as long as the arena.
   const NodeId* row(NodeId id);
-  NodeId step(NodeId id, uint8_t byte) { return row(id)[byte]; }
+  // The same for one byte; texts that begin with a byte of a set need no row.
+  NodeId step(NodeId id, uint8_t byte) {
+    const ByteSet* first = begins_with(id);
+    if (first == nullptr) return row(id)[byte];
+    return first->has(byte) && !is_nothing(nodes_[id].b) ? nodes_[id].b : kNothing;
+  }
+  // A concatenation whose first part is one byte of this set; else null. Good until the arena changes.
+  const ByteSet* begins_with(NodeId id) const {
+    const Node& n = nodes_[id];
+    if (n.kind != NodeKind::kConcat || nodes_[n.a].kind != NodeKind::kBytes) return nullptr;
+    return &sets_[nodes_[n.a].a];
+  }
   // The bytes that some text goes on with.
-  const ByteSet& live(NodeId id);
+  ByteSet live(NodeId id);
   // Whether the language is empty (exact; may explore).
   bool is_nothing(NodeId id);
   // Every text of a is in b.
@@ -121,6 +132,8 @@ class Arena {
   void measure(Node& n) const;
   bool fits_length(const Node& n) const;
   NodeId derive(NodeId id, uint8_t byte);
+  NodeId derive_anew(NodeId id, uint8_t byte);
+  bool alternatives_row(NodeId id, Row& row);
   NodeId derive_remainder(const Node& n, uint8_t byte);
   NodeId derive_json(const Node& n, uint8_t byte);
   void first_sets(NodeId id, std::vector<ByteSet>& sets);

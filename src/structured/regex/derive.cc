@@ -134,6 +134,14 @@ NodeId Arena::derive_json(const Node& n, uint8_t byte) {
 }
 
 NodeId Arena::derive(NodeId id, uint8_t byte) {
+  constexpr uint32_t kMany = 4;
+  if (raw_[id] != nullptr) return raw_[id]->next[byte];
+  const Node& n = nodes_[id];
+  if (n.kind == NodeKind::kAlt && n.b > kMany) return raw_row(id)[byte];
+  return derive_anew(id, byte);
+}
+
+NodeId Arena::derive_anew(NodeId id, uint8_t byte) {
   if (!budget_.step()) return kNothing;
   const Node n = nodes_[id];
   switch (n.kind) {
@@ -227,10 +235,62 @@ void Arena::first_sets(NodeId id, std::vector<ByteSet>& sets) {
   }
 }
 
+// The row of alternatives that each begin with a byte of a set: texts by their first letter, characters of a class.
+bool Arena::alternatives_row(NodeId id, Row& row) {
+  if (nodes_[id].kind != NodeKind::kAlt) return false;
+  const uint32_t kids = nodes_[id].b;
+  auto simple = [&](NodeId kid) {
+    return kid == kEmptyText || nodes_[kid].kind == NodeKind::kBytes || begins_with(kid) != nullptr;
+  };
+  for (uint32_t i = 0; i < kids; ++i) {
+    if (!simple(kids_[nodes_[id].a + i])) return false;
+  }
+  std::vector<std::pair<uint8_t, NodeId>> more;  // where several alternatives go on
+  for (uint32_t i = 0; i < kids; ++i) {
+    const NodeId kid = kids_[nodes_[id].a + i];
+    if (kid == kEmptyText) continue;
+    const bool last = nodes_[kid].kind == NodeKind::kBytes;
+    const ByteSet& first = last ? sets_[nodes_[kid].a] : *begins_with(kid);
+    const NodeId rest = last ? kEmptyText : nodes_[kid].b;
+    for (size_t w = 0; w < 4; ++w) {
+      for (uint64_t bits = first.words[w]; bits != 0; bits &= bits - 1) {
+        const size_t byte = w * 64 + static_cast<size_t>(__builtin_ctzll(bits));
+        if (row.next[byte] == kNothing) {
+          row.next[byte] = rest;
+        } else {
+          more.emplace_back(static_cast<uint8_t>(byte), rest);
+        }
+      }
+    }
+    row.live |= first;
+  }
+  std::ranges::sort(more);
+  std::vector<NodeId> parts;
+  std::vector<NodeId> last_parts;
+  NodeId last_value = kNothing;
+  for (size_t i = 0; i < more.size();) {
+    const uint8_t byte = more[i].first;
+    parts.assign(1, row.next[byte]);
+    for (; i < more.size() && more[i].first == byte; ++i) parts.push_back(more[i].second);
+    if (parts != last_parts) last_value = alt(parts);
+    last_parts = parts;
+    row.next[byte] = last_value;
+  }
+  return true;
+}
+
 const NodeId* Arena::raw_row(NodeId id) {
   if (raw_[id] != nullptr) return raw_[id]->next;
   auto row = std::make_unique<Row>();
   budget_.take_node(sizeof(Row));
+  if (alternatives_row(id, *row)) {
+    if (budget_.exhausted()) {
+      static const Row kDeadRow{};
+      return kDeadRow.next;
+    }
+    raw_[id] = std::move(row);
+    return raw_[id]->next;
+  }
   // Bytes that lie in the same first sets have the same successor.
   std::vector<ByteSet> sets = std::move(first_sets_);
   std::vector<ByteSet> classes = std::move(classes_);
@@ -257,7 +317,7 @@ const NodeId* Arena::raw_row(NodeId id) {
     for (size_t w = 0; w < 4; ++w) {
       for (uint64_t bits = c.words[w]; bits != 0; bits &= bits - 1) {
         const size_t byte = w * 64 + static_cast<size_t>(__builtin_ctzll(bits));
-        if (first) value = derive(id, static_cast<uint8_t>(byte));
+        if (first) value = derive_anew(id, static_cast<uint8_t>(byte));
         first = false;
         row->next[byte] = value;
       }
@@ -300,11 +360,11 @@ const NodeId* Arena::row(NodeId id) {
   return rows_[id]->next;
 }
 
-const ByteSet& Arena::live(NodeId id) {
-  static const ByteSet none;
+ByteSet Arena::live(NodeId id) {
+  if (const ByteSet* first = begins_with(id)) return is_nothing(nodes_[id].b) ? ByteSet{} : *first;
   row(id);
   const Row* r = rows_[id] != nullptr ? rows_[id].get() : raw_[id].get();
-  return r != nullptr ? r->live : none;
+  return r != nullptr ? r->live : ByteSet{};
 }
 
 // Everything from which a live node was reached is live: follow the search tree back to its root.
