@@ -44,6 +44,35 @@ const TextKind& Parser::chars_of(NodeId body) {
   return chars_of_[body] = k;
 }
 
+// ASCII characters after which the expression is the same again.
+TextKind Parser::returning(NodeId id) {
+  TextKind k;
+  const NodeId* row = arena_.row(id);
+  for (uint32_t c = 0; c < 0x80; ++c) {
+    if (row[c] == id) k.add_ascii(c);
+  }
+  return k;
+}
+
+// Of a conjunction: what every part can read without losing its end.
+Loop Parser::common_loop(NodeId id) {
+  Loop loop{{{UINT64_MAX, UINT64_MAX}, false, false, 0}, kNoLimit};
+  for (uint32_t i = 0; i < arena_.node(id).b; ++i) {
+    const NodeId kid = arena_.children(id)[i];
+    const Node n = arena_.node(kid);
+    TextKind k;
+    if (n.kind == NodeKind::kRepeat && !n.boolean) {
+      k = chars_of(n.a);
+      loop.limit = std::min(loop.limit, n.max);
+    } else if (n.nullable) {
+      k = returning(kid);
+    }
+    for (size_t w = 0; w < 2; ++w) loop.chars.ascii[w] &= k.ascii[w];
+    if ((loop.chars.ascii[0] | loop.chars.ascii[1]) == 0) break;
+  }
+  return loop;
+}
+
 void Parser::add_loops(NodeId id, bool in_string, int depth, std::vector<Loop>& out) {
   constexpr size_t kMost = 4;
   constexpr int kDeepest = 8;
@@ -68,6 +97,12 @@ void Parser::add_loops(NodeId id, bool in_string, int depth, std::vector<Loop>& 
     case NodeKind::kAlt:
       for (uint32_t i = 0; i < n.b; ++i) add_loops(arena_.children(id)[i], in_string, depth + 1, out);
       break;
+    case NodeKind::kAnd: {
+      Loop loop = common_loop(id);
+      if (in_string) loop.chars = unescaped(loop.chars);
+      if (!none(loop.chars) && !covered(loop, out)) out.push_back(loop);
+      break;
+    }
     case NodeKind::kJsonString:
       if (n.min == 0 && !in_string) add_loops(n.a, true, depth + 1, out);
       break;
@@ -101,12 +136,7 @@ const std::vector<Loop>& Parser::loops_of(NodeId lexeme) {
   if (!fresh) return it->second;
   std::vector<Loop> found;
   add_loops(lexeme, false, 0, found);
-  // Characters after which it is the same again.
-  Loop same;
-  const NodeId* row = arena_.row(lexeme);
-  for (uint32_t c = 0; c < 0x80; ++c) {
-    if (row[c] == lexeme) same.chars.add_ascii(c);
-  }
+  Loop same{returning(lexeme), kNoLimit};
   const int characters = std::popcount(same.chars.ascii[0]) + std::popcount(same.chars.ascii[1]);
   same.chars.wide = true;
   if (characters > 1 && !covered(same, found)) {

@@ -182,6 +182,34 @@ NodeId Parser::without_exceptions(NodeId lexeme) {
   return with_head(arena_, lexeme, arena_.json_string(arena_.both(std::move(kept))));
 }
 
+// Whether a lexeme without the particular texts that it excludes takes the same as long as the string goes on: a text
+// can always be made longer than those.
+bool Parser::same_inside(NodeId lexeme) const {
+  if (arena_.node(lexeme).kind == NodeKind::kAlt) {
+    return std::ranges::all_of(arena_.children(lexeme),
+                               [&](NodeId kid) { return plain_name(kid) || same_inside(kid); });
+  }
+  const NodeId head = head_of(arena_, lexeme);
+  if (head == free_content_) return true;
+  if (!between_chars(arena_.node(head))) return false;
+  const NodeId text = arena_.node(head).a;
+  if (arena_.node(text).kind != NodeKind::kAnd) return true;
+  return std::ranges::all_of(arena_.children(text), [&](NodeId kid) {
+    const Node& n = arena_.node(kid);
+    return kid == arena_.any_text() || (n.kind == NodeKind::kNot && arena_.node(n.a).max_chars != kNoLimit);
+  });
+}
+
+// A particular text up to a quotation mark, with nothing in it that is written in another way.
+bool Parser::plain_name(NodeId lexeme) const {
+  for (NodeId at = lexeme;; at = arena_.node(at).b) {
+    const ByteSet* first = arena_.begins_with(at);
+    if (first == nullptr) return false;
+    if (*first == ByteSet::of('"')) return true;
+    if (first->words[0] << 32U != 0 || first->has('"') || first->has('\\')) return false;
+  }
+}
+
 // Some of the lexemes take (nearly) any string, the others are particular texts: names of members beside any other
 // name. The mask is that of the former alone but along the particular texts.
 bool Parser::mask_near_wide(SetId id) {
@@ -189,11 +217,19 @@ bool Parser::mask_near_wide(SetId id) {
   if (!s.waiting.empty()) return false;
   std::vector<Item> wide;
   bool exact = true;
+  bool all = false;  // one takes any string
+  bool same = true;  // only what has a quotation mark can differ
   for (const Item& item : s.lexemes) {
     const NodeId loose = without_exceptions(item.what);
     exact = exact && loose == item.what;
-    if (loose == kNothing) continue;
+    if (loose == kNothing) {
+      same = same && plain_name(item.what);
+      continue;
+    }
     if (item.origin == kHere) return false;
+    const NodeId head = head_of(arena_, loose);
+    all = all || head == free_content_ || arena_.node(head).a == arena_.any_text();
+    same = same && (loose == item.what || same_inside(item.what));
     wide.push_back(item);
     wide.back().what = loose;
   }
@@ -201,15 +237,14 @@ bool Parser::mask_near_wide(SetId id) {
   const SetId other = only(wide);
   if (failed_ || other == kDeadSet || other == id || !make_mask(other)) return false;
   draft_.start(sets_[other]->base, sets_[other]->changed);
-  walk_difference(id, other);
+  walk_difference(same && all ? vocabulary_.strings.quoted : vocabulary_.trie, id, other);
   return true;
 }
 
 // Turns the mask of `other` into that of `from`: only where both lead to different sets is there anything to do.
-void Parser::walk_difference(SetId from, SetId other) {
+void Parser::walk_difference(const Trie& trie, SetId from, SetId other) {
   std::array<std::pair<SetId, SetId>, 257> path{};
   path[0] = {from, other};
-  const Trie& trie = vocabulary_.trie;
   for (uint32_t i = 0; i < trie.nodes.size();) {
     const TrieNode& n = trie.nodes[i];
     const SetId a = step(path[n.depth].first, n.byte);

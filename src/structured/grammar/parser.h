@@ -123,6 +123,8 @@ class Parser {
   const std::vector<Loop>& loops_of(NodeId lexeme);
   void add_loops(NodeId id, bool in_string, int depth, std::vector<Loop>& out);
   const TextKind& chars_of(NodeId body);
+  TextKind returning(NodeId id);
+  Loop common_loop(NodeId id);
   bool wide_chars_return(NodeId lexeme);
   bool takes(const ItemSet& s, const Trie& trie, const TrieNode& n) const;
   void walk(const Trie& trie, SetId from, int slice, bool whole_slice);
@@ -132,7 +134,9 @@ class Parser {
   bool mask_in_string(SetId id);
   bool mask_of_bounded(SetId id);
   bool mask_near_wide(SetId id);
-  void walk_difference(SetId from, SetId other);
+  void walk_difference(const Trie& trie, SetId from, SetId other);
+  bool same_inside(NodeId lexeme) const;
+  bool plain_name(NodeId lexeme) const;
   void walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends, bool from_nothing);
   bool fits_room(NodeId text, uint32_t room, uint32_t ends, SetId bounded, TokenId token);
   NodeId without_exceptions(NodeId lexeme);
