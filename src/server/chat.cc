@@ -213,7 +213,7 @@ void submit(const std::shared_ptr<Call>& call, std::span<const codec::ResolvedIm
   }
   const auto job = std::make_shared<ChatJob>(app, service, background ? detached : exchange, std::move(call->request),
                                              std::move(prepared->record), timeline, std::move(prepared->answer_start),
-                                             std::move(on_body));
+                                             std::move(on_body), background);
   if (background) app.responses().put(exchange->context().tenant, kept->input, pending_response(job->empty_body()));
   const auto prompts = std::make_shared<std::vector<engine::GenerateRequest>>();
   prompts->push_back(std::move(prepared->generate));

@@ -39,6 +39,8 @@ class Media {
   codec::ApiResult<std::vector<codec::ResolvedImage>> resolve(const std::string& tenant,
                                                               std::span<const codec::ImageSource> sources);
 
+  const codec::ImageCache& cache() const { return cache_; }
+
  private:
   const MediaOptions options_;
   std::counting_semaphore<> decoding_;

@@ -116,7 +116,7 @@ BAD = {"bomb": BOMB, "cut": png(64, 64)[:-30], "empty": b"", "text": b"hello", "
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("bad", BAD)
-def test_a_bad_image_is_an_error_of_its_request(server, api, bad):
+def test_B082_a_bad_image_is_an_error_of_its_request(server, api, bad):
     status, _, data = server.request("POST", PATHS[api], request(api, url_of(png(9, 9)), url_of(BAD[bad])))
     error = json.loads(data)["error"]
     assert status == 400 and error["type"] == "invalid_request_error", error
@@ -125,7 +125,7 @@ def test_a_bad_image_is_an_error_of_its_request(server, api, bad):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_the_number_of_images_is_bounded(server, api):
+def test_B082_the_number_of_images_is_bounded(server, api):
     pixel = url_of(png(1, 1))
     status, _, data = server.request("POST", PATHS[api], request(api, *[pixel] * 65))
     assert status == 400 and "Too many images: max 64 images per request" in json.loads(data)["error"]["message"]
@@ -147,7 +147,7 @@ def test_links_are_not_fetched_unless_configured(server, api):
     assert status == 400 and "not fetched" in json.loads(data)["error"]["message"]
 
 
-def test_links_to_inner_addresses_are_refused(script_file, server):
+def test_B081_links_to_inner_addresses_are_refused(script_file, server):
     with scripted_server(script_file, "--media-fetch", "--media-allow-domain", "localhost,127.0.0.1", "--media-allow-domain", "*.example") as fetching:
         for url in (f"http://localhost:{server.port}/livez", f"http://127.0.0.1:{server.port}/livez", "http://169.254.169.254/",
                     "http://[::ffff:127.0.0.1]/", "http://0x7f000001/", "http://allowed.example\\@10.0.0.1/", "http://10.0.0.1/",
