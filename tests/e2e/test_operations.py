@@ -13,10 +13,9 @@ from wire import APIS, MODEL, PATHS, ask, body, tool
 
 PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SCRIPT = [
-    # Without the block of calls around them, which no grammar lets through half.
-    {"match": "Knone", "text": f"Look: <{DSML} oops>"},
-    {"match": "Kwords", "text": f"Look: <{DSML} invoke name=\"bash\">\n<{DSML} parameter name=\"command\" string=\"false\">two words</{DSML} parameter>\n"
-                                f"</{DSML} invoke>"},
+    # Spelled with ordinary tokens, which no grammar watches over.
+    {"match": "Kwords", "split": True,
+     "text": "Look." + (calls(call("bash", command=["x"])).replace(DSML, "|DSML|").replace('["x"]', "two words"))},
     {"match": "Kwhole", "text": calls(call("bash", command="ls"))},
     {"text": "ok"},
 ]
@@ -99,9 +98,9 @@ def test_calls_that_cannot_be_read_are_counted(scripted, api):
     ask(scripted, api, "Kwhole", tools=[tool(api, "bash", command="string")])
     ask(scripted, api, "hello", tools=[tool(api, "bash", command="string")])
     assert scripted.metric(name) == before
-    for n, key in enumerate(("Knone", "Kwords"), 1):
-        ask(scripted, api, key, tools=[tool(api, "bash", command="string")])
-        assert scripted.metric(name) == before + n, key
+    answer = ask(scripted, api, "Kwords", tools=[tool(api, "bash", command="array")], stream=True)
+    assert "two words" in answer.calls[0][1]
+    assert scripted.metric(name) == before + 1
 
 
 def test_open_metrics(scripted):
