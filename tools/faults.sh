@@ -12,7 +12,7 @@ git worktree add --quiet --detach "$copy/tree" HEAD
 cd "$copy/tree"
 binary=build/dev/deepinfer
 tests() {
-  DEEPINFER_BINARY=$binary "$root/.venv/bin/python" -m pytest -p no:cacheprovider -q -k "$1" tests/e2e/test_field_reports.py \
+  DEEPINFER_BINARY=$binary "$root/.venv/bin/python" -m pytest -p no:cacheprovider -q -x -k "$1" tests/e2e/test_field_reports.py \
     tests/e2e/test_field_reports_engine.py >"$copy/log" 2>&1
 }
 
