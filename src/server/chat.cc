@@ -225,6 +225,7 @@ void submit(const std::shared_ptr<Call>& call, std::span<const codec::ResolvedIm
     warn(*exchange, warnings);
     return start();
   }
+  warnings.insert(warnings.end(), prepared->constraint->warnings.begin(), prepared->constraint->warnings.end());
   // The answer's head waits for the verdict; this thread does not.
   compile_constraint(app, service, std::move(*prepared->constraint),
                      [call, start, prompts, id, background](const ConstraintVerdict& verdict) {

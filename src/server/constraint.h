@@ -18,7 +18,8 @@ namespace di::server {
 
 struct WantedConstraint {
   structured::ConstraintSpec spec;
-  std::string param;  // the field that errors name, as "response_format.json_schema.schema"
+  std::string param;                  // the field that errors name, as "response_format.json_schema.schema"
+  std::vector<std::string> warnings;  // `code;field`
 };
 
 // Nothing: the output is free. `body` is the request as sent (its schemas are those to enforce), `request` the codec's

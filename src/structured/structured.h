@@ -69,6 +69,7 @@ struct SpecOptions {
   bool close_objects = false;    // objects that do not state additionalProperties are closed
   bool numeric_formats = false;  // int32 and int64 bound integers
   bool refuse_unknown_formats = false;
+  bool openai_strict = false;  // schemas, and those of strict tools, have to fit the profile of §8.2
   // Tool calls (§7.2).
   ToolChoice tool_choice = ToolChoice::kAuto;
   bool parallel_tool_calls = true;
@@ -173,6 +174,8 @@ class Matcher {
   void reset();
   size_t tokens() const { return history_.size() - 1; }
   Matcher clone() const { return *this; }
+  // The same state without the tokens that led to it, at the cost of one token: for texts that are tried and dropped.
+  Matcher branch() const;
   // The text may end here / a stop token was accepted / a limit was reached.
   bool accepting() const;
   bool terminated() const { return history_.back().terminated; }
@@ -187,6 +190,7 @@ class Matcher {
     uint32_t state = 0;
     bool terminated = false;
   };
+  explicit Matcher(Entry at) : history_{at} {}
   bool is_stop(TokenId id) const;
   Entry next(Entry from, TokenId id) const;
 
