@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <unordered_set>
+#include <utility>
+
+#include "structured/openai_strict.h"
 
 namespace di::server {
 namespace {
@@ -41,7 +45,7 @@ class Reader {
     if (!found_.empty()) wanted = std::move(found_[0]);
     DI_TRY(tools(wanted));
     if (!wanted) return wanted;
-    DI_TRY(extension(wanted->spec));
+    DI_TRY(extension(*wanted));
     using codec::ThinkingStart;
     const auto start = request_.parsing.thinking_start;
     wanted->spec.reasoning = start && *start != ThinkingStart::kContentContinuation && !constrain_reasoning_;
@@ -243,7 +247,8 @@ class Reader {
   }
 
   // The object "deepinfer" of server.md §4.1.
-  Read extension(ConstraintSpec& spec) {
+  Read extension(WantedConstraint& wanted) {
+    ConstraintSpec& spec = wanted.spec;
     const Json* own = body_.find_value("deepinfer");
     if (own == nullptr) return {};
     if (!own->is_object()) return wrong("deepinfer", "an object", *own);
@@ -268,7 +273,7 @@ class Reader {
     if (const auto order = DI_TRY(one_of("property_order", kOrders)))
       spec.options.property_order = *order == 0 ? structured::PropertyOrder::kSchema : structured::PropertyOrder::kAny;
     if (const auto space = DI_TRY(one_of("whitespace", kSpaces))) spec.options.whitespace = kSpaceValues[*space];
-    if (const auto profile = DI_TRY(one_of("profile", kProfiles))) spec.options.openai_strict = *profile == 1;
+    if (const auto profile = DI_TRY(one_of("profile", kProfiles))) wanted.openai_strict = *profile == 1;
     return whitespace_pattern(*own, "whitespace_pattern", "deepinfer.whitespace_pattern", spec.options);
   }
 
@@ -283,6 +288,14 @@ ApiFailure failure_of(const structured::CompileError& error, const std::string& 
   std::string where = param;
   if (!error.pointer.empty()) where += "#" + error.pointer;
   return {ErrorKind::kInvalidRequest, error.text(), error.code, std::move(where), 0};
+}
+
+std::optional<structured::CompileError> breaks_profile(const WantedConstraint& wanted) {
+  if (!wanted.openai_strict) return std::nullopt;
+  const ConstraintSpec& spec = wanted.spec;
+  if (spec.kind == ConstraintKind::kJsonSchema) return structured::breaks_openai_strict(spec.payload);
+  if (spec.kind == ConstraintKind::kToolCalls) return structured::tools_break_openai_strict(spec.payload);
+  return std::nullopt;
 }
 
 }  // namespace
@@ -317,6 +330,7 @@ void compile_constraint(App& app, const Service& service, WantedConstraint wante
                                    wanted.param,
                                    0}));
   }
+  if (const auto broken = breaks_profile(wanted)) return then(Failure(failure_of(*broken, wanted.param)));
   auto on_worker = [&app, param = std::move(wanted.param),
                     then = std::move(then)](const structured::Expected<structured::CompiledRef>& verdict) {
     app.workers().post([verdict, param, then] {

@@ -19,6 +19,7 @@ namespace di::server {
 struct WantedConstraint {
   structured::ConstraintSpec spec;
   std::string param;                  // the field that errors name, as "response_format.json_schema.schema"
+  bool openai_strict = false;         // schemas have to fit the profile of structured-output.md §8.2
   std::vector<std::string> warnings;  // `code;field`
 };
 

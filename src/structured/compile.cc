@@ -9,7 +9,6 @@
 #include "structured/inspect.h"
 #include "structured/regex/pattern.h"
 #include "structured/schema/emitter.h"
-#include "structured/schema/openai_strict.h"
 
 namespace di::structured {
 namespace {
@@ -38,15 +37,6 @@ Expected<RuleId> build_regex(Build& b, std::string_view pattern) {
   return lexeme_rule(b, *node);
 }
 
-Expected<RuleId> build_json_schema(Build& b, const ConstraintSpec& spec) {
-  if (spec.options.openai_strict) {
-    auto doc = read_document(spec.payload, b.limits.max_document_nesting, "invalid_json_schema");
-    if (!doc) return std::unexpected(doc.error());
-    if (auto broken = breaks_openai_strict(*doc)) return std::unexpected(*broken);
-  }
-  return build_schema(b, spec.payload, spec.options);
-}
-
 Expected<RuleId> build_choice(Build& b, std::string_view payload) {
   auto doc = read_document(payload, b.limits.max_document_nesting, "invalid_grammar");
   if (!doc) return std::unexpected(doc.error());
@@ -69,7 +59,7 @@ Expected<RuleId> build_body(Build& b, const ConstraintSpec& spec) {
     case ConstraintKind::kJsonObject:
       return build_schema(b, R"({"type":"object"})", spec.options);
     case ConstraintKind::kJsonSchema:
-      return build_json_schema(b, spec);
+      return build_schema(b, spec.payload, spec.options);
     case ConstraintKind::kRegex:
       return build_regex(b, spec.payload);
     case ConstraintKind::kChoice:

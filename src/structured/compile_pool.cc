@@ -63,7 +63,6 @@ std::string constraint_key(const ConstraintSpec& spec) {
   number(o.close_objects);
   number(o.numeric_formats);
   number(o.refuse_unknown_formats);
-  number(o.openai_strict);
   number(o.tool_choice);
   number(o.parallel_tool_calls);
   add(o.whitespace_pattern);

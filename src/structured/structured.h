@@ -69,7 +69,6 @@ struct SpecOptions {
   bool close_objects = false;    // objects that do not state additionalProperties are closed
   bool numeric_formats = false;  // int32 and int64 bound integers
   bool refuse_unknown_formats = false;
-  bool openai_strict = false;  // schemas, and those of strict tools, have to fit the profile of §8.2
   // Tool calls (§7.2).
   ToolChoice tool_choice = ToolChoice::kAuto;
   bool parallel_tool_calls = true;

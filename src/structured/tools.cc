@@ -9,7 +9,6 @@
 
 #include "structured/regex/char_set.h"
 #include "structured/schema/emitter.h"
-#include "structured/schema/openai_strict.h"
 #include "structured/tag_parts.h"
 
 namespace di::structured {
@@ -78,13 +77,6 @@ class ToolGrammar {
       return v;
     }();
     const Value& parameters = f.parameters != nullptr ? *f.parameters : kEmpty;
-    auto located = [&](CompileError e) {
-      e.message = fmt::format("tool \"{}\": {}", f.name, e.message);
-      return std::unexpected(std::move(e));
-    };
-    if (options_.openai_strict) {
-      if (auto broken = breaks_openai_strict(parameters)) return located(std::move(*broken));
-    }
     Schema schema(a_, parameters, options_, b_.limits, b_.warnings);
     Emitter emitter(a_, g_, schema, options_, b_.limits);
     const Lang lang = schema.unfold(schema.root_expr());
@@ -92,6 +84,10 @@ class ToolGrammar {
       if (!schema.failed()) strict_parameters(inside, end, s, schema, emitter);
     }
     emitter.finish();
+    auto located = [&](CompileError e) {
+      e.message = fmt::format("tool \"{}\": {}", f.name, e.message);
+      return std::unexpected(std::move(e));
+    };
     if (schema.error()) return located(*schema.error());
     if (emitter.error()) return located(*emitter.error());
     if (lang.objects.empty()) return located({"unsatisfiable_schema", {}, {}, "parameters must allow an object"});

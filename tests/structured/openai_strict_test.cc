@@ -1,14 +1,14 @@
 // The profile of §8.2: each of its rules by a schema that breaks it and nothing else.
+#include "structured/openai_strict.h"
+
 #include "structured/fixture.h"
 
 namespace di::structured {
 namespace {
 
-std::string verdict(std::string_view schema, bool profile = true) {
-  SpecOptions options;
-  options.openai_strict = profile;
-  const auto c = testing::compile_spec(ConstraintKind::kJsonSchema, schema, options);
-  return c ? "compiled" : c.error().text();
+std::string verdict(std::string_view schema) {
+  const auto broken = breaks_openai_strict(schema);
+  return broken ? broken->text() : testing::code_of(ConstraintKind::kJsonSchema, schema);
 }
 
 std::string object(std::string_view properties, std::string_view required, std::string_view more = "") {
@@ -79,21 +79,15 @@ TEST(OpenAiStrict, RefusesWithPlaceAndReason) {
   EXPECT_NE(verdict(object(properties, names)).find("more than 5000 properties"), std::string::npos);
 }
 
-TEST(OpenAiStrict, IsAskedFor) {
-  EXPECT_EQ(verdict(R"({"type":"array"})", false), "compiled");
-  // Parameters of strict tools too, and only of those.
-  SpecOptions options;
-  options.openai_strict = true;
-  const auto tool = [&](const char* strict) {
-    return testing::compile_spec(ConstraintKind::kToolCalls,
-                                 std::string(R"([{"type":"function","function":{"name":"f","strict":)") + strict +
-                                     R"(,"parameters":{"type":"object","properties":{"a":{"type":"null"}}}}}])",
-                                 options);
+// Parameters of strict tools, and only of those.
+TEST(OpenAiStrict, OfTools) {
+  const auto tool = [](const char* strict) {
+    return tools_break_openai_strict(std::string(R"([{"type":"function","function":{"name":"f","strict":)") + strict +
+                                     R"(,"parameters":{"type":"object","properties":{"a":{"type":"null"}}}}}])");
   };
-  const auto refused = tool("true");
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_NE(refused.error().message.find("tool \"f\": openai-strict"), std::string::npos);
-  EXPECT_TRUE(tool("false").has_value());
+  ASSERT_TRUE(tool("true"));
+  EXPECT_EQ(tool("true")->keyword, "additionalProperties");
+  EXPECT_FALSE(tool("false"));
 }
 
 }  // namespace

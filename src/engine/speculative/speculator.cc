@@ -209,11 +209,8 @@ void Speculator::draw_drafts(std::span<const DraftRequest> requests, const Logit
     text.open = (job == nullptr || !job->failed) && sample_draft(r, {row, vocab}, confidences_[i], job, lane);
     if (!text.open) continue;
     previous_[i] = lane.tokens.back();
-    if (!text.matcher) continue;
-    text.open = text.matcher->accept(lane.tokens.back());
-    if (!text.matcher->terminated()) continue;
-    text.open = r.spec->stop.ignore_eos;  // after the end anything goes, or nothing
-    text.matcher.reset();
+    // Nothing behind the end of the text: what comes there, if anything, is no longer the constraint's.
+    text.open = !text.matcher || (text.matcher->accept(lane.tokens.back()) && !text.matcher->terminated());
   }
 }
 

@@ -146,7 +146,6 @@ Result<void> read_spec_options(std::string_view json, ConstraintSpec& spec, Limi
       {"close_objects", &o.close_objects},
       {"numeric_formats", &o.numeric_formats},
       {"refuse_unknown_formats", &o.refuse_unknown_formats},
-      {"openai_strict", &o.openai_strict},
       {"reasoning", &spec.reasoning},
   });
   for (const JsonMember& member : all.as_object()) {

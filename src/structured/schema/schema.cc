@@ -147,8 +147,9 @@ void Schema::index() {
       const Value& child = v.at->items[i];
       if (!child.is_object() && !child.is_array() && !child.is_bool()) continue;
       places_[&child] = {v.at, i, v.resource};
-      if (v.at->is_object() && (v.at->keys[i] == "enum" || v.at->keys[i] == "const" || v.at->keys[i] == "default" ||
-                                v.at->keys[i] == "examples"))
+      if (v.kind != At::kMap && v.at->is_object() &&
+          (v.at->keys[i] == "enum" || v.at->keys[i] == "const" || v.at->keys[i] == "default" ||
+           v.at->keys[i] == "examples"))
         continue;
       stack.push_back({&child, v.resource, v.base, kind_of(v.at->is_object() ? v.at->keys[i] : "", v.kind)});
     }

@@ -1,10 +1,13 @@
-#include "structured/schema/openai_strict.h"
+#include "structured/openai_strict.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
+
+#include "structured/schema/document.h"
 
 namespace di::structured {
 namespace {
@@ -164,8 +167,22 @@ class Check {
 
 }  // namespace
 
-std::optional<CompileError> breaks_openai_strict(const Value& root) {
-  return Check().run(root);
+std::optional<CompileError> breaks_openai_strict(std::string_view schema, const Limits& limits) {
+  const auto doc = read_document(schema, limits.max_document_nesting, "invalid_json_schema");
+  return doc ? Check().run(*doc) : std::optional(doc.error());
+}
+
+std::optional<CompileError> tools_break_openai_strict(std::string_view tools, const Limits& limits) {
+  const auto doc = read_document(tools, limits.max_document_nesting, "invalid_grammar");
+  if (!doc) return doc.error();
+  for (const Value& tool : doc->items) {
+    const Value* function = tool.find("function");
+    const Value* strict = function == nullptr ? nullptr : function->find("strict");
+    const Value* parameters = function == nullptr ? nullptr : function->find("parameters");
+    if (strict == nullptr || !strict->boolean || parameters == nullptr) continue;
+    if (auto broken = Check().run(*parameters)) return broken;
+  }
+  return std::nullopt;
 }
 
 }  // namespace di::structured
