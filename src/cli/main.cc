@@ -483,6 +483,7 @@ void add_bench_speculation(CLI::App& bench, BenchSpeculationOptions& o) {
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   app.add_option("--threads", o.threads, "Compute threads (all usable cores)")->check(CLI::Range(1, 1024));
+  app.add_option("--record", o.record, "File for the recorded rounds, one JSON object per line")->type_name("FILE");
   app.add_flag("--replay-only", o.replay_only, "Only record rounds and replay them on the cost curve");
 }
 

@@ -126,6 +126,7 @@ struct BenchSpeculationOptions {
   int32_t repetitions = 2;
   int32_t threads = 0;  // 0: the usable cores
   bool replay_only = false;
+  std::string record;           // file for the rounds that were recorded; empty: none
   bool processor_time = false;  // costs of steps in processor time instead of wall time
 };
 
