@@ -309,6 +309,11 @@ void add_api_options(CLI::App& app, ServeOptions& o) {
          "Earlier turns without reasoning: taken as empty, or refused")
       ->check(CLI::IsMember({"fill-empty", "reject"}))
       ->type_name("NAME");
+  app.add_option_function<std::string>(
+         "--sampling-policy", [&o](const std::string& v) { o.model.open_sampling = v == "open"; },
+         "While thinking, temperature, top_p and penalties: as the official service fixes them, or as requested")
+      ->check(CLI::IsMember({"recipe", "open"}))
+      ->type_name("NAME");
   app.add_option("--tls-cert", s.tls.certificate, "Serve HTTPS with this certificate chain; read again when it changes")
       ->type_name("PEM");
   app.add_option("--tls-key", s.tls.key, "Key of --tls-cert")->type_name("PEM");

@@ -76,7 +76,7 @@ App::App(const ServerConfig& config, const Clock& clock)
       responses_(config.responses_store),
       files_(config.files_store),
       workers_(std::make_unique<Workers>(config.worker_threads)),
-      media_(std::make_unique<Media>(media_options(config))),
+      media_(std::make_unique<Media>(media_options(config), files_, clock)),
       feed_(clock, {.metrics = [this] { return metrics_.text(); },
                     .write_state = [this](JsonWriter& w) { write_state(w); },
                     .unix_ms =

@@ -48,6 +48,7 @@ ChatJob::ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::
     info.clock = [&app] { return app.clock().unix_seconds(); };
     info.choice_index = i;
     info.deltas = request_.stream;
+    info.extra_members = service.codec.policy == codec::ApiPolicy::kExtended;
     choices_.push_back(
         {codec::OutputProcessor(request_, service.tokenizer, std::move(info)), ChoiceEnd::kStop, {}, false});
   }

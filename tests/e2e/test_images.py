@@ -9,6 +9,7 @@ import zlib
 import pytest
 from harness import CHAT, binary, model_dir, scripted_server, write_script
 from test_exact_replay import tokens
+from test_transport import upload
 from wire import APIS, MODEL, PATHS, send, tool
 
 UNSUPPORTED = ("You have uploaded an unsupported image. Please make sure your image is valid and has one of the following "
@@ -108,6 +109,45 @@ def test_images_in_tool_results(server):
     with_image, without = (tokens("messages", send(server, "messages", body | {"messages": [*turn, last]}).usage)[0] for last in (result(image), result()))
     assert with_image - without in range(206, 209)
 
+
+
+def by_id(api, file_id, flat=False):
+    if api == "chat":  # as the service has it, or as OpenAI's clients send it
+        return {"type": "file", "file_id": file_id} if flat else {"type": "file", "file": {"file_id": file_id}}
+    return {"type": "input_image", "file_id": file_id} if api == "responses" else {"type": "image", "source": {"type": "file", "file_id": file_id}}
+
+
+def with_file(api, file_id, flat=False):
+    content = [by_id(api, file_id, flat), {"type": "input_text" if api == "responses" else "text", "text": "What is this? " + "word " * 300}]
+    return {"model": MODEL, "input" if api == "responses" else "messages": [{"role": "user", "content": content}]}
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_uploaded_files_stand_for_their_images(script_file, server, api):
+    with scripted_server(script_file, "--api-key", "one:a", "--api-key", "two:b") as keys:
+        status, file = upload(keys, png(640, 480, (9, 9, 9)), "a.png", key="one")
+        assert status == 200, file
+        own, other = {"Authorization": "Bearer one"}, {"Authorization": "Bearer two"}
+        used = lambda: tokens(api, send(keys, api, with_file(api, file["id"]), own).usage)
+        total, cached, _ = used()
+        assert total == prompt_tokens(server, api, url_of(png(640, 480, (9, 9, 9)))) and cached == 0
+        assert used()[1] >= 384, "the same pixels again"
+        assert tokens(api, send(keys, api, with_file(api, file["id"], flat=True), own).usage)[0] == total
+        status, _, data = keys.request("POST", PATHS[api], with_file(api, file["id"]), other)
+        error = json.loads(data)["error"]
+        assert status == 400 and f'no file with id "{file["id"]}"' in error["message"], "another tenant's"
+        assert keys.request("DELETE", f"/v1/files/{file['id']}", headers=own)[0] == 200
+        assert keys.request("POST", PATHS[api], with_file(api, file["id"]), own)[0] == 400
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_files_are_not_named_where_there_are_none(script_file, api):
+    with scripted_server(script_file, "--files-store", 0) as server:
+        status, _, data = server.request("POST", PATHS[api], with_file(api, "file-api-" + "0" * 32))
+        assert status == 400 and "keeps no files" in json.loads(data)["error"]["message"]
+    with scripted_server(script_file, "--api-policy", "official") as server:
+        status, _, data = server.request("POST", PATHS[api], with_file(api, "file-api-" + "0" * 32, flat=True))
+        assert status == 400 and "file_id is not supported. Pass the image as a base64 data url instead." in json.loads(data)["error"]["message"]
 
 
 BOMB = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + struct.pack(">IIBBBBB", 30000, 30000, 8, 2, 0, 0, 0)
