@@ -113,6 +113,7 @@ struct ParsingOptions {
   bool lenient_dsml = false;
   std::optional<ThinkingStart> thinking_start;  // absent outside thinking mode
   std::vector<std::string> stop_sequences;
+  bool include_stop_text = false;  // the stop sequence that matched is content too (extended policy)
 };
 
 // Settings of a Responses request that its response repeats, and how its tools are named (recipe.md §3.2, §6.3).

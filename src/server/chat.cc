@@ -136,6 +136,7 @@ std::expected<void, ApiFailure> read_call(Call& call) {
       DI_TRY(convert_body(call.app, call.exchange->context().tenant, call.api, plain ? *plain : call.body, options));
   if (options.policy == codec::ApiPolicy::kExtended)
     call.extras = DI_TRY(read_chat_extras(call.body, *call.service.tokenizer));
+  call.request.parsing.include_stop_text = call.extras.include_stop_text;
   DI_TRY(check_ids(call.request.sampling, call.service.engine->info().vocab_size));
   call.parsed_ns = call.app.clock().now_ns();
   call.timeline->span(Stage::kParse, call.exchange->request().received_ns, call.parsed_ns);

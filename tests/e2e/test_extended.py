@@ -4,7 +4,7 @@ import json
 
 import pytest
 from harness import CHAT, scripted_server, write_script
-from wire import APIS, MODEL, PATHS, ask, body, send, tool
+from wire import APIS, MODEL, PATHS, ask, body, send, sse, tool
 
 CALL = ("\n\n<{0} calls>\n<{0} invoke name=\"f\">\n<{0} parameter name=\"x\" string=\"true\">here</{0} parameter>\n</{0} invoke>\n"
         "</{0} calls>")
@@ -224,3 +224,18 @@ def test_members_beside_the_official_ones(extended, official, api, stream):
     else:
         details = "prompt_tokens_details" if api == "chat" else "input_tokens_details"
         assert usage[extended][details]["cache_write_tokens"] == 0 and "cache_write_tokens" not in usage[official][details]
+
+
+@pytest.mark.parametrize("api", ["chat", "messages", "completions"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_strings_can_stay(extended, api, stream):
+    def text(stay):
+        extra = {"include_stop_str_in_output": stay}
+        if api != "completions":
+            return send(extended, api, body(api, "Kcount", stream=stream, stop=["ve si"], **extra)).text
+        request = {"model": MODEL, "prompt": "Kcount", "max_tokens": 50, "stop": "ve si", "stream": stream, **extra}
+        _, _, data = extended.request("POST", "/v1/completions", request)
+        chunks = [json.loads(one) for _, one in sse(data) if one != "[DONE]"] if stream else [json.loads(data)]
+        return "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
+
+    assert text(False) == "one two three four fi" and text(True) == "one two three four five si"
