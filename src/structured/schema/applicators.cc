@@ -76,8 +76,11 @@ void Schema::apply_keyword(const Value& node, const std::string& key, const Valu
     visit(node, key);
     const ExprId e = schema(value);
     if (failed()) return;
+    const uint32_t cuts_before = cuts_;
     const Lang& inner = unfold(e);
     if (failed()) return;
+    if (cuts_ != cuts_before)
+      return fail("ref_cycle", &node, "not", "what is negated reaches itself through a reference");
     Lang out = complement(inner, {});
     if (!inner.exact || !out.exact) {
       cannot(node, "not", "only types, values, strings, numbers, required, sizes and members can be negated exactly");

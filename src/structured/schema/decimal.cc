@@ -5,7 +5,7 @@
 namespace di::structured {
 namespace {
 
-constexpr uint32_t kWholeDigits = 64;
+constexpr uint32_t kWholeDigits = 40;
 constexpr uint32_t kFractionDigits = 20;
 
 NodeId digits(Arena& a, uint32_t min, uint32_t max) {

@@ -273,6 +273,7 @@ ExprId Schema::intern(Expr e) {
   exprs_.push_back(std::move(e));
   langs_.emplace_back();
   in_progress_.push_back(false);
+  cut_.push_back(false);
   by_hash_.emplace(h, id);
   return id;
 }
@@ -333,6 +334,7 @@ const Lang& Schema::unfold(ExprId id) {
     if (depth_ > 400) fail("constraint_too_complex", exprs_[id].value, "", "references nested deeper than 400");
     // It reaches itself without reading anything: the least solution starts from nothing.
     ++cuts_;
+    cut_[id] = true;
     Lang cut;
     cut.exact = false;
     return keep(std::move(cut));
@@ -372,6 +374,11 @@ const Lang& Schema::unfold(ExprId id) {
   }
   --depth_;
   in_progress_[id] = false;
+  // The other ways on, if there are any, have to make up for it.
+  if (cut_[id] && e.kind == Kind::kSchema && !failed() && lang_empty(lang, 0)) {
+    fail("ref_cycle", e.value, "$ref", "the reference reaches itself and nothing else; give it another alternative");
+  }
+  cut_[id] = false;
   if (e.kind == Kind::kSchema && !unsatisfiable_known_ && !failed() && lang_empty(lang, 0)) {
     unsatisfiable_known_ = true;
     unsatisfiable_ = pointer_to(e.value);

@@ -121,6 +121,7 @@ class Schema {
   std::unordered_multimap<uint64_t, ExprId> by_hash_;
   std::vector<std::unique_ptr<Lang>> langs_;
   std::vector<bool> in_progress_;
+  std::vector<bool> cut_;  // reached again while in progress
   std::unordered_map<const Value*, Place> places_;
   std::unordered_map<std::string, const Value*> anchors_;  // "resource-address#name", identifiers
   std::unordered_map<std::string, std::vector<const Value*>> dynamic_anchors_;
