@@ -203,8 +203,12 @@ void VocabularyImpl::find_kinds(Trie& t) const {
     if (n.depth > 0) parent[i] = path[n.depth - 1U];
     CharReader reader = readers[n.depth];
     begins[i] = reader.due == 0 && (n.byte & 0xc0U) != 0x80;
-    kinds[i] = reader.read(n.byte);
-    if (n.token >= 0) add_kind(kinds[i], reader.end());
+    if (n.byte < 0x80 && reader.due == 0) {
+      kinds[i].add_ascii(n.byte);
+    } else {
+      kinds[i] = reader.read(n.byte);
+      if (n.token >= 0) add_kind(kinds[i], reader.end());
+    }
     readers[n.depth + 1U] = reader;
   }
   for (size_t i = t.nodes.size(); i-- > 0;) {
@@ -232,24 +236,29 @@ void VocabularyImpl::build_slices() {
     slices[k].max_chars = slice_kinds()[k].max_chars;
     slices[k].mask.assign(ordinary_mask.size(), 0);
   }
-  for (const TokenId id : trie.order) {
-    const auto i = static_cast<size_t>(id);
-    const std::string& bytes = tokens[i].bytes;
-    TextKind kind;
-    size_t chars = 0;
-    CharReader reader;
-    for (const char c : bytes) {
-      const auto byte = static_cast<uint8_t>(c);
-      chars += (byte & 0xc0U) != 0x80 ? 1 : 0;
-      add_kind(kind, reader.read(byte));
+  std::array<CharReader, 257> readers{};
+  std::array<TextKind, 257> kinds{};
+  uint8_t first = 0;
+  for (const TrieNode& n : trie.nodes) {
+    if (n.depth == 0) first = n.byte;
+    CharReader reader = readers[n.depth];
+    TextKind kind = kinds[n.depth];
+    if ((n.byte & 0xc0U) != 0x80) ++kind.chars;
+    if (n.byte < 0x80 && reader.due == 0) {
+      kind.add_ascii(n.byte);
+    } else {
+      add_kind(kind, reader.read(n.byte));
     }
-    add_kind(kind, reader.end());
-    kind.chars = static_cast<uint8_t>(std::min<size_t>(chars, 255));
+    readers[n.depth + 1U] = reader;
+    kinds[n.depth + 1U] = kind;
+    if (n.token < 0) continue;
+    if (reader.due != 0) add_kind(kind, reader.end());
+    const auto i = static_cast<uint32_t>(n.token);
     const uint8_t in = slices_of(kind);
     for (size_t k = 0; k < kSlices; ++k) {
       if (((in >> k) & 1U) == 0) continue;
       slices[k].mask[i >> 5U] |= 1U << (i & 31U);
-      ++slices[k].by_byte[static_cast<uint8_t>(bytes[0])];
+      ++slices[k].by_byte[first];
       ++slices[k].tokens;
     }
   }
@@ -267,26 +276,26 @@ void VocabularyImpl::build_strings() {
   std::array<NodeId, 256> free_at{free};
   std::array<NodeId, 256> written_at{written};
   std::array<uint32_t, 256> chars{};
+  std::array<uint32_t, 256> plain{};  // the rest of a character that began before counts as one
+  std::array<bool, 256> quote{};
   for (size_t i = 0; i < trie.nodes.size(); ++i) {
     const TrieNode& n = trie.nodes[i];
     const size_t d = n.depth;
-    free_at[d + 1] = arena.step(free_at[d], n.byte);
-    written_at[d + 1] = n.byte == '"' && written_at[d] == written ? kNothing : arena.step(written_at[d], n.byte);
+    free_at[d + 1] = arena.row(free_at[d])[n.byte];
+    written_at[d + 1] = n.byte == '"' && written_at[d] == written ? kNothing : arena.row(written_at[d])[n.byte];
     chars[d + 1] = chars[d] + (written_at[d] == written ? 1 : 0);
+    plain[d + 1] = plain[d] + (d == 0 || (n.byte & 0xc0U) != 0x80 ? 1 : 0);
+    quote[d + 1] = quote[d] || n.byte == '"';
     if (n.token < 0) continue;
     const size_t word = static_cast<size_t>(n.token) >> 5U;
     const uint32_t bit = 1U << (static_cast<uint32_t>(n.token) & 31U);
-    const std::string& bytes = tokens[static_cast<size_t>(n.token)].bytes;
-    if (bytes.find('"') != std::string::npos) quoted.push_back(n.token);
+    if (quote[d + 1]) quoted.push_back(n.token);
     if (free_at[d + 1] != kNothing) strings.free[word] |= bit;
     if (written_at[d + 1] != kNothing) {
       for (uint32_t k = chars[d + 1]; k <= kFewChars; ++k) strings.written[k][word] |= bit;
     }
     const bool inside = written_at[d + 1] != kNothing;
-    // The rest of a character that began before counts as one.
-    uint32_t plain = (static_cast<uint8_t>(bytes[0]) & 0xc0U) == 0x80 ? 1 : 0;
-    for (const char c : bytes) plain += (static_cast<uint8_t>(c) & 0xc0U) != 0x80 ? 1 : 0;
-    if (plain > kFewChars) strings.longer.push_back({n.token, plain, inside ? chars[d + 1] : kNoLimit});
+    if (plain[d + 1] > kFewChars) strings.longer.push_back({n.token, plain[d + 1], inside ? chars[d + 1] : kNoLimit});
   }
   strings.quoted = build(quoted);
 }
