@@ -6,12 +6,19 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 top=$(mktemp -d)
+chmod 755 "$top"  # apt fetches as a user of its own
 trap 'rm -rf "$top"' EXIT
 git clone -q --no-hardlinks . "$top/deepinfer"
 mkdir -p "$top/home" "$top/lists/partial"
 printf 'Dir::State::Lists "%s";\n' "$top/lists" >"$top/apt.conf"
 clean=(env -i HOME="$top/home" LANG=C.UTF-8 TERM="${TERM:-dumb}" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
   CCACHE_DIR="$top/ccache" APT_CONFIG="$top/apt.conf")
+# What the machine needs to reach package archives at all belongs to it and not to the checkout.
+for name in $(compgen -e); do
+  case $name in
+    *_proxy | *_PROXY | PIP_* | SSL_CERT_* | *_CA_BUNDLE) clean+=("$name=${!name}") ;;
+  esac
+done
 vectors=${DEEPINFER_VECTORS:-$PWD/../shared/vectors}
 if [[ -d $vectors ]]; then clean+=(DEEPINFER_VECTORS="$(realpath "$vectors")"); fi
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make soak`: what takes too long for ./test. Each fuzzer for DEEPINFER_SOAK_SECONDS (600) seconds from its stored inputs, then
-# the Python package installed by pip and tested, walks through masks against an independent validator, answers
+# faults that tests must notice, the Python package installed by pip and tested, walks through masks against an independent validator, answers
 # under a schema, the C++ tests labelled slow under the address sanitizer.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,6 +18,8 @@ if compgen -G 'tests/fuzz/*_fuzz.cc' >/dev/null; then
     "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$found/" "$found" "tests/fuzz/corpus/${name%_fuzz}"
   done
 fi
+echo "== field reports with their faults put back"
+tools/faults.sh
 echo "== pip install ."
 .venv/bin/python -m pip install --disable-pip-version-check -q --upgrade --target build/soak/python .
 PYTHONPATH=build/soak/python .venv/bin/python -m pytest -p no:cacheprovider -q tests/python

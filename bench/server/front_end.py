@@ -16,6 +16,7 @@ import pathlib
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -101,6 +102,39 @@ def throughput(program, requests):
             print(f"    resident MiB                       {idle:9.1f} idle   {resident_mib(server.process.pid):9.1f} after")
 
 
+def probes(program, requests):
+    """The same question on two connections in turn: one that began with it and has a thread of its own, one that began otherwise and is
+    served between the streams."""
+    took = {"on the thread of probes": [], "between the streams": []}
+    with mock(program, "tokens=32", "--max-num-seqs", 256) as server:
+        done = threading.Event()
+
+        def ask(connection, path):
+            connection.request("GET", path)
+            connection.getresponse().read()
+
+        def probe():
+            connections = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=60) for _ in took]
+            for connection, path in zip(connections, ("/livez", "/version")):
+                ask(connection, path)
+            while not done.is_set():
+                for connection, times in zip(connections, took.values()):
+                    begun = time.perf_counter()
+                    ask(connection, "/livez")
+                    times.append(1e3 * (time.perf_counter() - begun))
+                time.sleep(0.01)
+
+        thread = threading.Thread(target=probe)
+        thread.start()
+        load(program, server, requests, 128, 32, 32)
+        done.set()
+        thread.join()
+    print("\n/livez under that load, asked from Python, ms")
+    for name, times in took.items():
+        times.sort()
+        print(f"    {name:34} {times[len(times) // 2]:9.2f} median {times[len(times) * 99 // 100]:9.2f} p99   ({len(times)} asked)")
+
+
 def added_latency(program):
     print("\nOne client at a time, 1,000 tokens in, 2 out; the engine takes no time")
     with mock(program, "tokens=2") as server:
@@ -158,6 +192,7 @@ def main():
     arguments = parser.parse_args()
     print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} at the start")
     throughput(arguments.program, arguments.requests)
+    probes(arguments.program, arguments.requests)
     added_latency(arguments.program)
     open_streams(arguments.program)
     if arguments.peer:

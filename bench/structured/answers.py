@@ -100,12 +100,12 @@ SIDES = {"free": {}, "the same text under a mask": {"structured_outputs": {"rege
 
 
 def drafts(server):
-    return {what: server.metric(f"vllm:spec_decode_num_{what}_total") for what in ("drafts", "accepted_tokens")}
+    return [server.metric(f"vllm:spec_decode_num_{what}_total") for what in ("drafts", "draft_tokens", "accepted_tokens")]
 
 
 def compare_costs(server, rounds, concurrency, tokens):
-    """{side: (seconds a token, ratio to free, accepted drafts a round)}"""
-    costs, accepted = {side: [] for side in SIDES}, {side: [0, 0] for side in SIDES}
+    """{side: (seconds a token, ratio to free, drafts verified a round, drafts accepted a round)}"""
+    costs, counts = {side: [] for side in SIDES}, {side: [0, 0, 0] for side in SIDES}
     for number in range(-1, rounds):
         for side, fields in SIDES.items():
             before = drafts(server)
@@ -113,10 +113,9 @@ def compare_costs(server, rounds, concurrency, tokens):
             after = drafts(server)
             if number >= 0:  # the first time constraints are compiled and masks are made
                 costs[side].append(cost)
-                accepted[side][0] += after["accepted_tokens"] - before["accepted_tokens"]
-                accepted[side][1] += after["drafts"] - before["drafts"]
+                counts[side] = [count + now - then for count, now, then in zip(counts[side], after, before)]
     return {side: (statistics.median(found), statistics.median(cost / free for cost, free in zip(found, costs["free"])),
-                   accepted[side][0] / max(1, accepted[side][1])) for side, found in costs.items()}
+                   *(count / max(1, counts[side][0]) for count in counts[side][1:])) for side, found in costs.items()}
 
 
 def main():
@@ -125,13 +124,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--tokens", type=int, default=256, help="output tokens of a request whose cost is measured")
     parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--speculation", nargs="+", default=["on", "off"], help="on, off, or a number: always so many drafts")
     parser.add_argument("--binary", help="the program (build/release/deepinfer)")
     arguments = parser.parse_args()
     if arguments.binary:
         os.environ["DEEPINFER_BINARY"] = arguments.binary
     failed = False
     with tempfile.TemporaryDirectory() as folder:
-        for name, options in [("on", ()), ("off", ("--spec", "off"))]:
+        for name, options in [(mode, {"on": (), "off": ("--spec", "off")}.get(mode, ("--spec", mode))) for mode in arguments.speculation]:
             server = harness.Server(pathlib.Path(folder), *options)
             if arguments.requests:
                 valid, faults = count_valid(server, arguments.requests, arguments.concurrency)
@@ -140,9 +140,9 @@ def main():
                     print("  " + fault)
                 failed = failed or bool(faults)
             if arguments.rounds:
-                for side, (cost, ratio, taken) in compare_costs(server, arguments.rounds, arguments.concurrency, arguments.tokens).items():
+                for side, (cost, ratio, tried, taken) in compare_costs(server, arguments.rounds, arguments.concurrency, arguments.tokens).items():
                     print(f"speculation {name}, {side}: {cost * 1e6:.0f} us of CPU time a token, {(ratio - 1) * 100:+.1f} %, "
-                          f"{taken:.2f} drafts accepted a round", flush=True)
+                          f"{taken:.2f} of {tried:.2f} drafts accepted a round", flush=True)
             server.stop()
     return 1 if failed else 0
 

@@ -2,7 +2,7 @@
 """The structured library beside xgrammar and llguidance, on the same schemas and tokens, in one run.
 
     python bench/structured/compare.py --program build/release/bench_structured --tokenizer TOKENIZER.json \
-        --cases real.jsonl [--engines deepinfer,llguidance,xgrammar] [--limit-seconds 5] [--out FILE.json]
+        --cases real.jsonl [--every 6 --first 2] [--engines deepinfer,llguidance,xgrammar] [--limit-seconds 5] [--out FILE.json]
 
 bench_structured goes first: it also says which tokens each instance has. Then each other engine walks the same instances in
 the same order, in a process of its own that is replaced when a schema takes longer than the limit. Every mask is asked for
@@ -231,16 +231,21 @@ def main():
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--cases", required=True)
     parser.add_argument("--engines", default="deepinfer,llguidance,xgrammar")
+    parser.add_argument("--every", type=int, default=1, help="only each so manieth case")
+    parser.add_argument("--first", type=int, default=0, help="from this one on")
     parser.add_argument("--limit-seconds", type=float, default=5.0)
     parser.add_argument("--out")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    with tempfile.NamedTemporaryFile(suffix=".jsonl") as ours:
-        subprocess.run([options.program, options.tokenizer, options.cases, ours.name], check=True, stderr=subprocess.DEVNULL)
+    texts = open(options.cases).readlines()[options.first::options.every]
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as ours, tempfile.NamedTemporaryFile("w", suffix=".jsonl") as asked:
+        asked.writelines(texts)
+        asked.flush()
+        subprocess.run([options.program, options.tokenizer, asked.name, ours.name], check=True, stderr=subprocess.DEVNULL)
         lines = [json.loads(line) for line in open(ours.name)]
     head, cases = lines[0], lines[1:]
-    schemas = [json.dumps(json.loads(line)["schema"]) for line in open(options.cases)]
+    schemas = [json.dumps(json.loads(line)["schema"]) for line in texts]
     assert len(schemas) == len(cases)
     columns = {}
     for engine in options.engines.split(","):

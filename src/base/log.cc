@@ -1,10 +1,13 @@
 #include "base/log.h"
 
+#include <fmt/ranges.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace di {
@@ -15,7 +18,10 @@ struct Sink {
   std::shared_ptr<spdlog::logger> logger =
       std::make_shared<spdlog::logger>("deepinfer", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   std::atomic<bool> json{false};
+  std::array<std::atomic<LogLevel>, kLogRooms.size()> levels;
   Sink() {
+    for (std::atomic<LogLevel>& level : levels) level.store(LogLevel::kInfo);
+    logger->set_level(spdlog::level::trace);  // the rooms' levels decide
     logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
     logger->flush_on(spdlog::level::info);
   }
@@ -44,6 +50,14 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
+constexpr std::string_view kLevelNames[] = {"trace", "debug", "info", "warn", "error", "off"};
+
+std::optional<LogLevel> level_of(std::string_view name) {
+  const auto found = std::find(std::begin(kLevelNames), std::end(kLevelNames), name);
+  if (found == std::end(kLevelNames)) return std::nullopt;
+  return static_cast<LogLevel>(found - std::begin(kLevelNames));
+}
+
 void append_json_string(std::string& out, std::string_view text) {
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -60,10 +74,42 @@ void append_json_string(std::string& out, std::string_view text) {
 
 }  // namespace
 
+LogLevels log_levels(LogLevel level) {
+  LogLevels out;
+  out.of.fill(level);
+  return out;
+}
+
+Result<LogLevels> parse_log_levels(std::string_view text) {
+  LogLevels out = log_levels(LogLevel::kInfo);
+  for (bool first = true; first || !text.empty(); first = false) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    const std::string_view part = text.substr(0, comma);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+    const std::size_t equals = part.find('=');
+    const std::string_view name = equals == std::string_view::npos ? part : part.substr(equals + 1);
+    const std::optional<LogLevel> level = level_of(name);
+    if (!level)
+      return fail(Errc::kInvalidRequest, "log level `{}`: expected trace, debug, info, warn, error or off", name);
+    if (equals == std::string_view::npos) {
+      if (!first) return fail(Errc::kInvalidRequest, "log level `{}`: expected ROOM=LEVEL after the first", part);
+      out = log_levels(*level);
+      continue;
+    }
+    const auto room = std::find(kLogRooms.begin(), kLogRooms.end(), part.substr(0, equals));
+    if (room == kLogRooms.end()) {
+      return fail(Errc::kInvalidRequest, "log level: no room `{}`, expected one of {}", part.substr(0, equals),
+                  fmt::join(kLogRooms, ", "));
+    }
+    out.of[static_cast<std::size_t>(room - kLogRooms.begin())] = *level;
+  }
+  return out;
+}
+
 void configure_log(const LogConfig& config) {
   Sink& s = sink();
   s.json.store(config.json, std::memory_order_relaxed);
-  s.logger->set_level(to_spdlog(config.level));
+  set_log_levels(config.levels);
   if (config.json) {
     s.logger->set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})");
   } else {
@@ -71,8 +117,8 @@ void configure_log(const LogConfig& config) {
   }
 }
 
-bool log_enabled(LogLevel level) {
-  return sink().logger->should_log(to_spdlog(level));
+bool log_enabled(LogLevel level, std::size_t room) {
+  return level >= sink().levels[room].load(std::memory_order_relaxed);
 }
 
 void log_line(LogLevel level, std::string_view message) {
@@ -97,8 +143,8 @@ bool log_is_json() {
   return sink().json.load(std::memory_order_relaxed);
 }
 
-void set_log_level(LogLevel level) {
-  sink().logger->set_level(to_spdlog(level));
+void set_log_levels(const LogLevels& levels) {
+  for (std::size_t i = 0; i < kLogRooms.size(); ++i) sink().levels[i].store(levels.of[i], std::memory_order_relaxed);
 }
 
 }  // namespace di

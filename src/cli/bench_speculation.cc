@@ -1,12 +1,15 @@
 // deepinfer bench speculation: what drafting is worth on this machine. Tokens per second without drafts, with every
 // fixed verify length and with the variable one, in alternating runs of the same requests; then the same policies on
-// the recorded confidences and the measured cost curve, where no other load of the machine disturbs them.
+// the recorded confidences and step costs, where no other load of the machine disturbs them.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
-#include <map>
+#include <fstream>
 
+#include "base/json.h"
 #include "cli/draft_rounds.h"
 #include "cli/options.h"
+#include "cli/speculation_replay.h"
 #include "engine/speculative/planner.h"
 
 namespace di::cli {
@@ -14,158 +17,70 @@ namespace {
 
 using engine::SpeculationMode;
 
-struct Policy {
-  std::string name;
-  SpeculationMode mode = SpeculationMode::kOff;
-  int32_t length = 0;
-};
-
-std::vector<Policy> policies(int32_t drafts) {
-  std::vector<Policy> out = {{"off", SpeculationMode::kOff, 0}};
-  for (int32_t k = 1; k <= drafts; ++k) out.push_back({fmt::format("fixed {}", k), SpeculationMode::kFixed, k});
-  out.push_back({"variable", SpeculationMode::kVariable, 0});
-  return out;
-}
-
-// Recorded rounds on the cost curve.
-class Replay {
- public:
-  Replay(const std::vector<RecordedRequest>& requests, const engine::CostCurve& curve, double draft_ms,
-         double draft_ms_per_sequence, int32_t drafts)
-      : curve_(curve),
-        dense_(curve.dense()),
-        draft_ms_(draft_ms),
-        draft_ms_per_sequence_(draft_ms_per_sequence),
-        drafts_(drafts) {
-    for (const RecordedRequest& r : requests) rounds_.insert(rounds_.end(), r.rounds.begin(), r.rounds.end());
-  }
-
-  struct Result {
-    double tokens_per_ms = 0;
-    double mean_rows = 0;
-  };
-
-  // load[i]: sequences of step i. Sequence s plays the recorded rounds from its own place on, in order; a round that is
-  // verified shorter than recorded gives what it would have given, and the next recorded one follows.
-  Result run(const Policy& policy, const std::vector<int32_t>& load) const {
-    engine::SpeculationOptions options;
-    options.mode = policy.mode;
-    options.length = policy.length;
-    const int32_t drafts = policy.mode == SpeculationMode::kOff ? 0 : policy.length > 0 ? policy.length : drafts_;
-    engine::DraftPlanner planner(options, drafts, curve_);
-    std::vector<engine::SequenceConfidences> sequences(static_cast<size_t>(*std::ranges::max_element(load)));
-    std::vector<size_t> place(sequences.size());
-    for (size_t s = 0; s < place.size(); ++s) place[s] = s * 7919 % rounds_.size();
-    bool drafted = false;
-    double ms = 0;
-    int64_t tokens = 0;
-    int64_t all_rows = 0;
-    int64_t sequence_steps = 0;
-    for (const int32_t n : load) {
-      std::vector<engine::SequenceRates> rates;
-      for (int32_t s = 0; s < n; ++s) {
-        engine::SequenceConfidences& c = sequences[static_cast<size_t>(s)];
-        rates.push_back({drafted ? drafts : 0, drafted, 0, 0, c.rates, c.previous});
-      }
-      const std::vector<int32_t> rows = planner.plan(rates, INT32_MAX);
-      const bool propose = planner.propose(n);
-      int32_t total = 0;
-      int64_t emitted = 0;
-      for (int32_t s = 0; s < n; ++s) {
-        const auto at = static_cast<size_t>(s);
-        const RecordedRound& now = rounds_[place[at]];
-        const int32_t scheduled = rows[at] - 1;
-        const int32_t accepted = std::min(scheduled, now.accepted);
-        total += rows[at];
-        emitted += 1 + accepted;
-        place[at] = (place[at] + 1) % rounds_.size();
-        const std::vector<float> seen(static_cast<size_t>(std::min(scheduled, accepted + 1)), 0.0F);
-        std::vector<float> next;
-        if (propose)
-          next.assign(rounds_[place[at]].confidences.begin(), rounds_[place[at]].confidences.begin() + drafts);
-        planner.round_done({at, 0, scheduled, accepted, seen, next}, sequences[at]);
-      }
-      const double forward = dense_.at(total)->ms;
-      const double draft = propose ? draft_ms_ + draft_ms_per_sequence_ * n : 0;
-      planner.step_done({n, total, emitted, forward, 0, draft, propose});
-      drafted = propose;
-      ms += forward + draft;
-      tokens += emitted;
-      all_rows += total;
-      sequence_steps += n;
-    }
-    return {static_cast<double>(tokens) / ms, static_cast<double>(all_rows) / static_cast<double>(sequence_steps) - 1};
-  }
-
- private:
-  std::vector<RecordedRound> rounds_;
-  const engine::CostCurve& curve_;
-  engine::CostCurve dense_;
-  double draft_ms_;
-  double draft_ms_per_sequence_;
-  int32_t drafts_;
-};
-
-std::vector<int32_t> mixed_load(int32_t most) {
-  std::vector<int32_t> out;
-  for (int32_t cycle = 0; cycle < 6; ++cycle) {
-    for (int32_t n = 1; n <= most; n *= 2) out.insert(out.end(), 60, n);
-    for (int32_t n = most / 2; n > 1; n /= 2) out.insert(out.end(), 60, n);
-  }
-  return out;
-}
-
-void print_replay(const Replay& replay, const std::vector<Policy>& all, const std::vector<int32_t>& concurrency) {
-  std::map<std::string, std::vector<int32_t>> loads;
-  std::vector<std::string> order;
-  for (const int32_t n : concurrency) {
-    order.push_back(fmt::format("{}", n));
-    loads[order.back()] = std::vector<int32_t>(2000, n);
-  }
-  order.emplace_back("mixed");
-  loads["mixed"] = mixed_load(*std::ranges::max_element(concurrency));
-  std::printf("replay of the recorded rounds on the curve: tokens per second (mean drafts verified)\n%-10s",
-              "sequences");
-  for (const Policy& p : all) std::printf("%18s", p.name.c_str());
-  std::printf("%12s%12s\n", "over best", "over max");
-  for (const std::string& name : order) {
-    std::printf("%-10s", name.c_str());
-    double best = 0;
-    double longest = 0;
-    double variable = 0;
-    for (const Policy& p : all) {
-      const Replay::Result r = replay.run(p, loads[name]);
-      std::printf("%11.0f (%4.2f)", r.tokens_per_ms * 1e3, r.mean_rows);
-      if (p.mode == SpeculationMode::kVariable) variable = r.tokens_per_ms;
-      if (p.mode != SpeculationMode::kVariable) best = std::max(best, r.tokens_per_ms);
-      if (p.mode == SpeculationMode::kFixed) longest = r.tokens_per_ms;
-    }
-    std::printf("%+11.1f%%%+11.1f%%\n", (variable / best - 1) * 100, (variable / longest - 1) * 100);
-  }
-}
-
 struct Measured {
   int64_t tokens = 0;
   double seconds = 0;
   double cpu_seconds = 0;
-  engine::SpeculationStats stats;
+  uint64_t verified = 0;
+  uint64_t accepted = 0;
+  double length_sum = 0;  // drafts scheduled
+  double accepted_sum = 0;
+  double rounds = 0;
+  engine::SpeculationState state = engine::SpeculationState::kOff;
 };
 
+double total(const std::array<uint64_t, engine::kMaxDrafts + 1>& lengths) {
+  double sum = 0;
+  for (size_t i = 0; i < lengths.size(); ++i) sum += static_cast<double>(i * lengths[i]);
+  return sum;
+}
+
 void add(Measured& sum, const Played& played) {
+  const engine::SpeculationStats& s = played.stats.speculation;
   for (const RecordedRequest& r : played.requests) sum.tokens += r.output_tokens;
   sum.seconds += played.seconds;
   sum.cpu_seconds += played.cpu_seconds;
-  sum.stats = played.stats.speculation;
+  sum.verified += s.verified;
+  sum.accepted += s.accepted;
+  sum.length_sum += total(s.verified_lengths);
+  sum.accepted_sum += total(s.accepted_lengths);
+  sum.rounds += static_cast<double>(s.rounds);
+  sum.state = s.state;
 }
 
-double mean_length(const std::array<uint64_t, engine::kMaxDrafts + 1>& lengths) {
-  double sum = 0;
-  double n = 0;
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    sum += static_cast<double>(i * lengths[i]);
-    n += static_cast<double>(lengths[i]);
+double ratio(double a, double b) {
+  return b > 0 ? a / b : 0;
+}
+
+// One row of the tables: figures by policy, then what the variable length is over the best and over the longest.
+struct Row {
+  std::string name;
+  std::vector<double> rates;
+  std::vector<double> lengths;
+  std::vector<double> accepted;  // negative: not told
+};
+
+void print_rows(const std::vector<SpeculationPolicy>& all, const std::vector<Row>& rows) {
+  std::string head = "| requests |";
+  std::string rule = "|---|";
+  for (const SpeculationPolicy& p : all) {
+    head += " " + p.name + " |";
+    rule += "---|";
   }
-  return n > 0 ? sum / n : 0;
+  std::printf("\n%s variable over best fixed | over fixed %d |\n%s---|---|\n", head.c_str(), all[all.size() - 2].length,
+              rule.c_str());
+  for (const Row& row : rows) {
+    std::printf("| %s |", row.name.c_str());
+    for (size_t i = 0; i < all.size(); ++i) {
+      std::printf(" %.0f", row.rates[i]);
+      if (all[i].mode != SpeculationMode::kOff) std::printf(" (%.2f, %.2f)", row.lengths[i], row.accepted[i]);
+      std::printf(" |");
+    }
+    const double best = *std::max_element(row.rates.begin(), row.rates.end() - 1);
+    std::printf(" %+.1f %% | %+.1f %% |\n", (row.rates.back() / best - 1) * 100,
+                (row.rates.back() / row.rates[row.rates.size() - 2] - 1) * 100);
+  }
+  std::fflush(stdout);
 }
 
 // Both rules of speculative/speculator.h at temperature 1, every draft verified.
@@ -173,17 +88,183 @@ Result<void> print_rules(DraftModel& model, const std::vector<DraftPrompt>& prom
   run.temperature = 1;
   run.speculation = {};
   run.speculation.mode = SpeculationMode::kFixed;
-  std::printf("temperature 1: part of the drafts looked at that is accepted, and accepted drafts per round\n");
+  std::printf("\n| temperature 1, every draft verified | drafts looked at that are accepted | accepted a round |");
+  for (int32_t k = 1; k <= model.drafts(); ++k) std::printf(" %d |", k);
+  std::printf("\n|---|---|---|");
+  for (int32_t k = 1; k <= model.drafts(); ++k) std::printf("---|");
   for (const bool seeded : {false, true}) {
     run.seeded = seeded;
     const Played played = DI_TRY(model.play(prompts, run));
     const engine::SpeculationStats& s = played.stats.speculation;
-    std::printf("  %-34s %6.1f %% %6.2f\n", seeded ? "seeds of the requests' own" : "rejection sampling",
-                100 * static_cast<double>(s.accepted) / static_cast<double>(std::max<uint64_t>(1, s.verified)),
-                mean_length(s.accepted_lengths));
+    std::printf("\n| %s | %.1f %% of %llu | %.2f of %llu rounds |",
+                seeded ? "seeds of the requests' own" : "rejection sampling",
+                100 * ratio(static_cast<double>(s.accepted), static_cast<double>(s.verified)),
+                static_cast<unsigned long long>(s.verified),
+                ratio(total(s.accepted_lengths), static_cast<double>(s.rounds)),
+                static_cast<unsigned long long>(s.rounds));
+    for (size_t k = 0; k < static_cast<size_t>(model.drafts()); ++k) {
+      std::printf(" %.1f %% |",
+                  100 * ratio(static_cast<double>(s.accepted_at[k]), static_cast<double>(s.verified_at[k])));
+    }
   }
+  std::printf("\n\n");
   return {};
 }
+
+// How many requests come with how many others in flight.
+struct Traffic {
+  std::string name;
+  int32_t concurrency = 1;
+  std::vector<int32_t> load;  // by request
+};
+
+constexpr int32_t kRequestsEach = 3;  // as many times the requests in flight
+constexpr int32_t kRequestsLeast = 40;
+constexpr int64_t kReplayTokens = 4000;  // of each sequence
+
+std::vector<Traffic> traffic(const std::vector<int32_t>& concurrency) {
+  std::vector<Traffic> out;
+  for (const int32_t n : concurrency) {
+    const auto count = static_cast<size_t>(std::max(kRequestsLeast, kRequestsEach * n));
+    out.push_back({fmt::format("{}", n), n, std::vector<int32_t>(count, n)});
+  }
+  Traffic mixed{"mixed", *std::ranges::max_element(concurrency), {}};
+  for (int32_t n = 1; n <= mixed.concurrency; n *= 2)
+    mixed.load.insert(mixed.load.end(), static_cast<size_t>(2 * n), n);
+  for (int32_t n = mixed.concurrency / 2; n > 0; n /= 2) {
+    mixed.load.insert(mixed.load.end(), static_cast<size_t>(2 * n), n);
+  }
+  out.push_back(std::move(mixed));
+  return out;
+}
+
+// So many of the prompts, evenly from all groups; again from the first when there are fewer.
+std::vector<DraftPrompt> take(const std::vector<DraftPrompt>& prompts, size_t count) {
+  std::vector<DraftPrompt> out;
+  for (size_t i = 0; i < count; ++i) {
+    out.push_back(prompts[count < prompts.size() ? i * prompts.size() / count : i % prompts.size()]);
+  }
+  return out;
+}
+
+bool write_rounds(const std::string& path, std::span<const RecordedRound> rounds) {
+  std::ofstream out(path);
+  for (const RecordedRound& r : rounds) {
+    std::string line;
+    JsonWriter w(line);
+    w.begin_object().key("accepted").value(r.accepted).key("decided").value(r.decided).key("confidences").begin_array();
+    for (const float c : r.confidences) w.value(std::round(static_cast<double>(c) * 1e4) / 1e4);
+    w.end_array().end_object();
+    out << line << '\n';
+  }
+  return out.good();
+}
+
+class Bench {
+ public:
+  Bench(const BenchSpeculationOptions& options, DraftModel& model, const std::vector<DraftPrompt>& prompts,
+        const engine::CostCurve& curve)
+      : options_(options),
+        model_(model),
+        prompts_(prompts),
+        curve_(curve),
+        policies_(speculation_policies(model.drafts())) {}
+
+  // Every policy in turn, so many times; keeps rounds and steps of the longest fixed length.
+  Result<void> measure() {
+    std::vector<Row> rows;
+    for (const Traffic& t : traffic(options_.concurrency)) {
+      const auto prompts = take(prompts_, t.load.size());
+      std::vector<Measured> sums(policies_.size());
+      for (int32_t i = 0; i < (options_.replay_only ? 1 : options_.repetitions); ++i) {
+        for (size_t p = 0; p < policies_.size(); ++p) {
+          const bool longest = p + 2 == policies_.size();
+          if (options_.replay_only && !longest) continue;
+          const Played played = DI_TRY(model_.play(prompts, run(t, policies_[p])));
+          add(sums[p], played);
+          if (!longest || i > 0) continue;
+          steps_.insert(steps_.end(), played.steps.begin(), played.steps.end());
+          if (t.load.size() <= recorded_) continue;
+          recorded_ = t.load.size();
+          rounds_.clear();
+          for (const RecordedRequest& r : played.requests) {
+            rounds_.insert(rounds_.end(), r.rounds.begin(), r.rounds.end());
+          }
+        }
+      }
+      Row row{t.name, {}, {}, {}};
+      for (const Measured& m : sums) {
+        row.rates.push_back(ratio(static_cast<double>(m.tokens), options_.processor_time ? m.cpu_seconds : m.seconds));
+        row.lengths.push_back(ratio(m.length_sum, m.rounds));
+        row.accepted.push_back(ratio(m.accepted_sum, m.rounds));
+      }
+      rows.push_back(std::move(row));
+    }
+    if (options_.replay_only) return {};
+    std::printf("\nmeasured: tokens per second of %s, prompts included (drafts verified and accepted a round)\n",
+                options_.processor_time ? "processor time" : "time");
+    print_rows(policies_, rows);
+    return {};
+  }
+
+  std::span<const RecordedRound> rounds() const { return rounds_; }
+
+  void replay() const {
+    const int32_t most = *std::ranges::max_element(options_.concurrency);
+    const StepCosts here = measured_costs(curve_, steps_);
+    std::printf("\nsampling takes %.3f ms a row, drafting for 1, 4, 16, %d sequences %.2f %.2f %.2f %.2f ms\n",
+                here.row_ms, most, here.draft_ms(1), here.draft_ms(4), here.draft_ms(16), here.draft_ms(most));
+    std::printf("\nreplay of %zu recorded rounds on these costs: tokens per second of decoding\n", rounds_.size());
+    print_replay(here, options_.concurrency);
+    const std::vector<int32_t> h200 = {1, 8, 64, 256};
+    const StepCosts there = h200_costs(h200.back(), model_.drafts());
+    std::printf("\nthe same rounds on the floor derived for one of 8 H200 at 32k, rows:ms ");
+    for (const int32_t rows : {1, 8, 64, 256, 512, 1024, 1536}) std::printf(" %d:%.2f", rows, there.curve.at(rows)->ms);
+    std::printf("; drafting for 1, 8, 64, 256: %.2f %.2f %.2f %.2f ms\n", there.draft_ms(1), there.draft_ms(8),
+                there.draft_ms(64), there.draft_ms(256));
+    print_replay(there, h200);
+  }
+
+ private:
+  DraftModel::Run run(const Traffic& t, const SpeculationPolicy& policy) const {
+    DraftModel::Run out;
+    out.temperature = options_.temperature;
+    out.max_tokens = options_.max_tokens;
+    out.concurrency = t.concurrency;
+    out.load = t.load;
+    out.speculation.mode = policy.mode;
+    out.speculation.length = policy.length;
+    out.speculation.curve = curve_;
+    return out;
+  }
+
+  void print_replay(const StepCosts& costs, const std::vector<int32_t>& concurrency) const {
+    std::vector<std::pair<std::string, std::vector<LoadStage>>> loads;
+    for (const int32_t n : concurrency) loads.push_back({fmt::format("{}", n), {{n, kReplayTokens * n}}});
+    loads.emplace_back("mixed", mixed_load(*std::ranges::max_element(concurrency)));
+    std::vector<Row> rows;
+    for (const auto& [name, load] : loads) {
+      Row& row = rows.emplace_back();
+      row.name = name;
+      for (const SpeculationPolicy& p : policies_) {
+        const Replayed r = replay_rounds(rounds_, p, load, costs, model_.drafts());
+        row.rates.push_back(r.tokens_per_second);
+        row.lengths.push_back(r.mean_length);
+        row.accepted.push_back(r.mean_accepted);
+      }
+    }
+    print_rows(policies_, rows);
+  }
+
+  const BenchSpeculationOptions& options_;
+  DraftModel& model_;
+  const std::vector<DraftPrompt>& prompts_;
+  const engine::CostCurve& curve_;
+  std::vector<SpeculationPolicy> policies_;
+  std::vector<RecordedRound> rounds_;
+  size_t recorded_ = 0;  // requests behind rounds_
+  std::vector<engine::DecodeStep> steps_;
+};
 
 }  // namespace
 
@@ -196,60 +277,22 @@ int bench_speculation(const BenchSpeculationOptions& options) {
   if (!model) return complain(model.error(), kBadModel);
   const auto prompts = (*model)->read_prompts(options.prompts, options.limit);
   if (!prompts) return complain(prompts.error(), kUsage);
-  const std::vector<Policy> all = policies((*model)->drafts());
   const int32_t most = *std::ranges::max_element(options.concurrency);
   const auto curve = (*model)->measure_curve(most);
   if (!curve) return complain(curve.error(), kFailed);
   std::printf("cost curve, rows:ms  %s\n", curve->to_string().c_str());
+  std::fflush(stdout);
+
+  Bench bench(options, **model, *prompts, *curve);
+  if (const auto measured = bench.measure(); !measured) return complain(measured.error(), kFailed);
+  if (!options.record.empty() && !write_rounds(options.record, bench.rounds())) {
+    return complain(Error{Errc::kInvalidRequest, fmt::format("{}: cannot be written", options.record)}, kFailed);
+  }
+  bench.replay();
 
   DraftModel::Run run;
-  run.temperature = options.temperature;
   run.max_tokens = options.max_tokens;
-  std::vector<RecordedRequest> recorded;
-  std::map<int32_t, double> draft_ms;
-  for (const int32_t n : options.concurrency) {
-    std::map<std::string, Measured> sums;
-    for (int32_t i = 0; i < (options.replay_only ? 1 : options.repetitions); ++i) {
-      for (const Policy& p : all) {
-        const bool longest = p.mode == SpeculationMode::kFixed && p.length == (*model)->drafts();
-        if (options.replay_only && !longest) continue;
-        run.concurrency = n;
-        run.speculation = {};
-        run.speculation.mode = p.mode;
-        run.speculation.length = p.length;
-        run.speculation.curve = *curve;
-        const auto played = (*model)->play(*prompts, run);
-        if (!played) return complain(played.error(), kFailed);
-        add(sums[p.name], *played);
-        if (!longest) continue;
-        if (n == options.concurrency.front()) recorded = played->requests;
-        draft_ms[n] = played->stats.speculation.draft_seconds * 1e3 /
-                      static_cast<double>(std::max<uint64_t>(1, played->stats.steps));
-      }
-    }
-    if (options.replay_only) continue;
-    std::printf(
-        "%d at once: tokens per second, per processor second; drafts verified and accepted per step, %% accepted\n", n);
-    for (const Policy& p : all) {
-      const Measured& m = sums[p.name];
-      const double rate = m.stats.verified == 0
-                              ? 0
-                              : 100 * static_cast<double>(m.stats.accepted) / static_cast<double>(m.stats.verified);
-      std::printf("  %-9s %8.1f %8.1f %6.2f %6.2f %5.1f  %s\n", p.name.c_str(),
-                  static_cast<double>(m.tokens) / m.seconds, static_cast<double>(m.tokens) / m.cpu_seconds,
-                  mean_length(m.stats.verified_lengths), mean_length(m.stats.accepted_lengths), rate,
-                  std::string(to_string(m.stats.state)).c_str());
-    }
-    std::fflush(stdout);
-  }
-  const auto few = *draft_ms.begin();
-  const auto many = *draft_ms.rbegin();
-  const double slope =
-      many.first > few.first ? std::max(0.0, (many.second - few.second) / (many.first - few.first)) : 0;
-  const double base = std::max(0.0, few.second - slope * few.first);
-  std::printf("drafting takes %.2f ms + %.3f ms per sequence\n", base, slope);
-  print_replay(Replay(recorded, *curve, base, slope, (*model)->drafts()), all, options.concurrency);
-  run.concurrency = most;
+  run.concurrency = std::min(most, 16);
   if (const auto printed = print_rules(**model, *prompts, run); !printed) return complain(printed.error(), kFailed);
   if (const auto fit = fit_and_print(**model, *prompts, run, {0, 1}); !fit) return complain(fit.error(), kFailed);
   return kOk;

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <condition_variable>
-#include <ctime>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <stop_token>
 #include <utility>
 
+#include "base/cpu_time.h"
 #include "base/json.h"
 #include "codec/prompt/prompt.h"
 #include "codec/tokenizer/spelling.h"
@@ -20,16 +20,10 @@ namespace {
 
 constexpr int32_t kContext = 8192;
 
-double cpu_seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-}
-
 // Processor time of this process as the time; nothing here sleeps by it.
 class ProcessorClock final : public Clock {
  public:
-  int64_t now_ns() const override { return static_cast<int64_t>(cpu_seconds() * 1e9); }
+  int64_t now_ns() const override { return static_cast<int64_t>(process_cpu_seconds() * 1e9); }
   int64_t unix_seconds() const override { return wall_.unix_seconds(); }
   bool sleep_until(int64_t deadline_ns, std::stop_token stop) const override {
     return wall_.sleep_until(wall_.now_ns() + deadline_ns - now_ns(), std::move(stop));
@@ -127,12 +121,13 @@ Result<Played> DraftModel::play(const std::vector<DraftPrompt>& prompts, const R
   options.speculation.on_round = [&rounds](const engine::DraftRound& r) {
     rounds[r.sequence].push_back({{r.confidences.begin(), r.confidences.end()}, r.scheduled, r.accepted});
   };
+  options.speculation.on_step = [&out](const engine::DecodeStep& s) { out.steps.push_back(s); };
   auto engine = DI_TRY(engine::Engine::create(std::move(made), options, *clock_));
 
   std::mutex mutex;
   std::condition_variable changed;
   size_t open = 0;
-  const double cpu = cpu_seconds();
+  const double cpu = process_cpu_seconds();
   const SystemClock wall;
   const int64_t begin = wall.now_ns();
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -143,8 +138,9 @@ Result<Played> DraftModel::play(const std::vector<DraftPrompt>& prompts, const R
     r.sampling.seed = 1 + i;
     r.sampling.seed_given = run.seeded;
     {
+      const int32_t most = run.load.empty() ? run.concurrency : std::min(run.load[i], run.concurrency);
       std::unique_lock lock(mutex);
-      changed.wait(lock, [&] { return open < static_cast<size_t>(run.concurrency); });
+      changed.wait(lock, [&] { return open < static_cast<size_t>(most); });
       ++open;
     }
     const auto id = engine->submit(std::move(r), [&, i](const engine::Output& o) {
@@ -162,9 +158,9 @@ Result<Played> DraftModel::play(const std::vector<DraftPrompt>& prompts, const R
     changed.wait(lock, [&] { return open == 0; });
   }
   out.seconds = static_cast<double>(wall.now_ns() - begin) * 1e-9;
-  out.cpu_seconds = cpu_seconds() - cpu;
+  out.cpu_seconds = process_cpu_seconds() - cpu;
   out.stats = engine->stats();
-  engine.reset();  // its thread is done with `rounds`
+  engine.reset();  // its thread is done with `rounds` and the steps
   // Sequences are numbered in the order of submission: one choice each.
   for (auto& [sequence, recorded] : rounds) {
     if (sequence >= 1 && sequence <= out.requests.size()) {

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "cli/speculation_replay.h"
 #include "codec/codec.h"
 #include "device/device.h"
 #include "engine/engine.h"
@@ -24,13 +25,6 @@ struct DraftPrompt {
   std::vector<int32_t> tokens;
 };
 
-// A round of which every draft was verified, up to the end of the text.
-struct RecordedRound {
-  std::vector<float> confidences;
-  int32_t decided = 0;  // drafts that are before the end of the text, or end it
-  int32_t accepted = 0;
-};
-
 // Rounds of one request, in order.
 struct RecordedRequest {
   std::string group;
@@ -40,6 +34,7 @@ struct RecordedRequest {
 
 struct Played {
   std::vector<RecordedRequest> requests;
+  std::vector<engine::DecodeStep> steps;  // those without prompt rows
   engine::EngineStats stats;
   double seconds = 0;      // wall
   double cpu_seconds = 0;  // of the process
@@ -60,6 +55,8 @@ class DraftModel {
     double temperature = 0;
     bool seeded = false;  // the seeds are the requests' own: the target chooses alone
     int32_t concurrency = 16;
+    // Requests in flight when this one comes, at most `concurrency`; empty: `concurrency` for all.
+    std::vector<int32_t> load;
     int64_t max_tokens = 256;
     std::vector<double> confidence_temperatures;  // empty: the folder's
   };

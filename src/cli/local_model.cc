@@ -105,6 +105,7 @@ codec::CodecOptions codec_options(const ModelOptions& options, codec::ApiPolicy 
   out.policy = policy;
   out.missing_reasoning =
       options.reject_missing_reasoning ? codec::MissingReasoning::kReject : codec::MissingReasoning::kFillEmpty;
+  out.open_sampling = options.open_sampling;
   out.special = codec::SpecialSpellings::for_tokenizer(tokenizer);
   out.models.clear();
   for (const std::string& name : served_names(options)) out.models[name] = version;

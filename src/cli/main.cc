@@ -125,6 +125,9 @@ void add_reuse_options(CLI::App& app, ModelOptions& o) {
       ->check(CLI::IsMember({"on", "off"}))
       ->type_name("on|off");
   app.add_flag_function(
+      "--enable-prefix-caching,!--no-enable-prefix-caching", [&o](int64_t n) { o.prefix_cache = n > 0; },
+      "The same, as vLLM spells it");
+  app.add_flag_function(
       "--swa-replay,!--no-swa-replay", [&o](int64_t n) { o.swa_replay = n > 0; },
       "Recompute the last window of a prefix whose sliding window is gone: fast, approximate (on for windows of 128 "
       "and "
@@ -293,9 +296,23 @@ void add_api_options(CLI::App& app, ServeOptions& o) {
       ->type_name("HOST")
       ->delimiter(',');
   app.add_option_function<std::string>(
+         "--media-proxy", [&s](const std::string& v) { static_cast<void>(server::set_proxy(s.media_fetch, v)); },
+         "Fetch links through this proxy, which is asked to connect to the checked address (CONNECT)")
+      ->check([](const std::string& v) {
+        server::MediaFetchOptions tried;
+        const Result<void> ok = server::set_proxy(tried, v);
+        return ok ? std::string() : ok.error().message;
+      })
+      ->type_name("URL");
+  app.add_option_function<std::string>(
          "--missing-reasoning", [&o](const std::string& v) { o.model.reject_missing_reasoning = v == "reject"; },
          "Earlier turns without reasoning: taken as empty, or refused")
       ->check(CLI::IsMember({"fill-empty", "reject"}))
+      ->type_name("NAME");
+  app.add_option_function<std::string>(
+         "--sampling-policy", [&o](const std::string& v) { o.model.open_sampling = v == "open"; },
+         "While thinking, temperature, top_p and penalties: as the official service fixes them, or as requested")
+      ->check(CLI::IsMember({"recipe", "open"}))
       ->type_name("NAME");
   app.add_option("--tls-cert", s.tls.certificate, "Serve HTTPS with this certificate chain; read again when it changes")
       ->type_name("PEM");
@@ -327,6 +344,15 @@ void add_ignored_options(CLI::App& app) {
     app.add_flag_callback(flag, [note, flag] { note(flag); }, "")->group("");
   for (const char* option : {"--api-server-count", "--tool-call-parser", "--reasoning-parser", "--tokenizer-mode"})
     app.add_option_function<std::string>(option, [note, option](const std::string&) { note(option); }, "")->group("");
+  for (const char* option :
+       {"--tensor-parallel-size,--tp", "--pipeline-parallel-size,--pp", "--data-parallel-size,--dp"}) {
+    app.add_option_function<int>(
+           option, [](int) {}, "")
+        ->check([](const std::string& v) {
+          return v == "1" ? std::string() : "`" + v + "`: one process runs one replica on one device, expected 1";
+        })
+        ->group("");
+  }
 }
 
 void add_serve_options(CLI::App& app, ServeOptions& o) {
@@ -336,6 +362,9 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   add_model_folder(app, o.model.folder, false);
   app.add_option("--host", o.server.host, "Address to listen on")->capture_default_str();
   app.add_option("--port", o.server.port, "Port to listen on; 0: any free one")->capture_default_str();
+  app.add_option("--uds", o.server.uds, "Unix socket to listen on, instead of host and port")->type_name("PATH");
+  app.add_option("--admin-port", o.server.admin_port,
+                 "Port of its own for administration, metrics and the web page, which the other then does not have");
   add_model_options(app, o.model);
   app.add_option("--max-queue-size", o.model.max_queue_size, "Requests that may wait")
       ->check(CLI::PositiveNumber)
@@ -459,6 +488,7 @@ void add_bench_speculation(CLI::App& bench, BenchSpeculationOptions& o) {
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   app.add_option("--threads", o.threads, "Compute threads (all usable cores)")->check(CLI::Range(1, 1024));
+  app.add_option("--record", o.record, "File for the recorded rounds, one JSON object per line")->type_name("FILE");
   app.add_flag("--replay-only", o.replay_only, "Only record rounds and replay them on the cost curve");
 }
 
@@ -563,45 +593,7 @@ void add_tools(CLI::App& root, Options& o) {
   root.add_subcommand("version", "What this is")->add_flag("--json", o.json, "One JSON object instead of text");
 }
 
-void add_commands(CLI::App& root, Options& o) {
-  root.require_subcommand(1);
-  root.set_help_all_flag("--help-all", "Help of every command");
-  root.set_version_flag("--version", std::string("deepinfer ") + DI_VERSION);
-  root.add_option("--log-level", o.log.level, "trace, debug, info, warn, error or off")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
-      ->capture_default_str();
-  root.add_option("--log-format", o.log.format, "text, json, or auto: text on a terminal")
-      ->check(CLI::IsMember({"auto", "text", "json"}))
-      ->capture_default_str();
-  add_serve_options(*root.add_subcommand("serve", "Answer requests over HTTP: Chat Completions, Responses, Messages"),
-                    o.serve);
-  add_operations(root, o);
-
-  CLI::App& chat = *root.add_subcommand("chat", "Talk to a model in the terminal");
-  add_model_folder(chat, o.chat.model.folder, false);
-  add_model_options(chat, o.chat.model);
-  add_chat_options(chat, o.chat);
-
-  CLI::App& run = *root.add_subcommand("run", "Answer one prompt and leave");
-  add_model_folder(run, o.run.model.folder, true);
-  run.add_option("prompt", o.run.prompt, "The question; absent or -: standard input")->type_name("TEXT");
-  add_model_options(run, o.run.model);
-  add_chat_options(run, o.run);
-
-  CLI::App& generate =
-      *root.add_subcommand("generate", "Answer a file of requests; a run that was ended goes on where it was");
-  generate.add_option("input", o.generate.input, "One request per line: OpenAI's Batch form or a bare chat body")
-      ->required()
-      ->type_name("IN.jsonl");
-  generate.add_option("output", o.generate.output, "One result per line, in the order they are ready")
-      ->required()
-      ->type_name("OUT.jsonl");
-  add_model_folder(generate, o.generate.model.folder, false);
-  add_model_options(generate, o.generate.model);
-  add_constraint_options(generate, o.generate.constraint);
-  generate.add_option("--concurrency", o.generate.concurrency, "Requests in flight (twice --max-num-seqs)")
-      ->check(CLI::PositiveNumber);
-
+void add_checkpoint_commands(CLI::App& root, Options& o) {
   CLI::App& model = *root.add_subcommand("model", "Look into checkpoints");
   model.require_subcommand(1);
   CLI::App& inspect = *model.add_subcommand("inspect", "Layers, tensors, parameters and a memory plan");
@@ -639,6 +631,55 @@ void add_commands(CLI::App& root, Options& o) {
       ->capture_default_str();
   calibrate.add_option("--threads", o.calibrate.threads, "Compute threads (all usable cores)")
       ->check(CLI::Range(1, 1024));
+}
+
+void add_commands(CLI::App& root, Options& o) {
+  root.require_subcommand(1);
+  root.set_help_all_flag("--help-all", "Help of every command");
+  root.set_version_flag("--version", std::string("deepinfer ") + DI_VERSION);
+  root.add_option("--log-level", o.log.level,
+                  "trace, debug, info, warn, error or off; then ROOM=LEVEL for parts of the program: info,engine=debug")
+      ->check([](const std::string& v) {
+        const Result<LogLevels> levels = parse_log_levels(v);
+        return levels ? std::string() : levels.error().message;
+      })
+      ->type_name("LEVELS")
+      ->capture_default_str();
+  root.add_option("--log-format", o.log.format, "text, json, or auto: text on a terminal")
+      ->check(CLI::IsMember({"auto", "text", "json"}))
+      ->capture_default_str();
+  CLI::App& serve_command =
+      *root.add_subcommand("serve", "Answer requests over HTTP: Chat Completions, Responses, Messages");
+  serve_command.fallthrough();  // --log-level is understood behind it too
+  add_serve_options(serve_command, o.serve);
+  add_operations(root, o);
+
+  CLI::App& chat = *root.add_subcommand("chat", "Talk to a model in the terminal");
+  add_model_folder(chat, o.chat.model.folder, false);
+  add_model_options(chat, o.chat.model);
+  add_chat_options(chat, o.chat);
+
+  CLI::App& run = *root.add_subcommand("run", "Answer one prompt and leave");
+  add_model_folder(run, o.run.model.folder, true);
+  run.add_option("prompt", o.run.prompt, "The question; absent or -: standard input")->type_name("TEXT");
+  add_model_options(run, o.run.model);
+  add_chat_options(run, o.run);
+
+  CLI::App& generate =
+      *root.add_subcommand("generate", "Answer a file of requests; a run that was ended goes on where it was");
+  generate.add_option("input", o.generate.input, "One request per line: OpenAI's Batch form or a bare chat body")
+      ->required()
+      ->type_name("IN.jsonl");
+  generate.add_option("output", o.generate.output, "One result per line, in the order they are ready")
+      ->required()
+      ->type_name("OUT.jsonl");
+  add_model_folder(generate, o.generate.model.folder, false);
+  add_model_options(generate, o.generate.model);
+  add_constraint_options(generate, o.generate.constraint);
+  generate.add_option("--concurrency", o.generate.concurrency, "Requests in flight (twice --max-num-seqs)")
+      ->check(CLI::PositiveNumber);
+
+  add_checkpoint_commands(root, o);
   add_bench(root, o);
   add_tools(root, o);
 }
@@ -657,11 +698,10 @@ void bind_environment(CLI::App& app) {
 
 void start_log(const LogOptions& options, bool quiet) {
   LogConfig config;
-  const std::string levels[] = {"trace", "debug", "info", "warn", "error", "off"};
-  config.level =
-      static_cast<LogLevel>(std::find(std::begin(levels), std::end(levels), options.level) - std::begin(levels));
   // Commands that print answers stay silent beside them.
-  if (quiet && options.level == "info") config.level = LogLevel::kWarn;
+  config.levels = quiet && options.level == "info"
+                      ? log_levels(LogLevel::kWarn)
+                      : parse_log_levels(options.level).value_or(log_levels(LogLevel::kInfo));
   config.json = options.format == "json" || (options.format == "auto" && isatty(STDERR_FILENO) == 0);
   configure_log(config);
 }

@@ -58,6 +58,7 @@ struct ModelOptions {
   std::string engine = "real";           // see cli/test_engine.h
   int32_t test_blocks = 0;               // KV blocks of a mock or scripted engine; 0: enough
   bool reject_missing_reasoning = false;
+  bool open_sampling = false;      // temperature and the like as requested, in thinking mode too
   bool reference_kernels = false;  // slow twins instead of the fast operators
 };
 
@@ -126,6 +127,7 @@ struct BenchSpeculationOptions {
   int32_t repetitions = 2;
   int32_t threads = 0;  // 0: the usable cores
   bool replay_only = false;
+  std::string record;           // file for the rounds that were recorded; empty: none
   bool processor_time = false;  // costs of steps in processor time instead of wall time
 };
 

@@ -87,19 +87,28 @@ Result<std::string> kv_secret(const std::string& path) {
   std::_Exit(128 + signal_number);
 }
 
+// Requests with a client, and responses that go on without one.
+std::string under_way(const server::App& app, const server::HttpServer& http) {
+  const int64_t background = app.open_jobs().background;
+  std::string out = fmt::format("{} requests under way", http.open_exchanges());
+  if (background > 0) out += fmt::format(" and {} background responses", background);
+  return out;
+}
+
 // server.md §2.6, in its order. `signalled`: a signal asked for it, so that it cannot be called off, and a further one
 // leaves at once. A first signal on top of /admin/drain (a service manager's, after its stop hook) only ends the pause
 // before new requests are refused. False: called off by /admin/undrain.
 bool drain(server::App& app, server::HttpServer& http, Signals& signals, const server::ServerConfig& config,
            const Clock& clock, const std::atomic<bool>& wanted, bool signalled) {
-  DI_LOG(kInfo, "draining: {} requests under way", http.open_exchanges());
-  app.announce_drain();
+  DI_LOG(kInfo, "draining: {}", under_way(app, http));
+  signalled ? app.end_for_good() : app.announce_drain();
   bool heard = signalled && wanted.load();  // a signal after the drain was asked for
   const auto pause = [&](int64_t ms) {
     const int number = signals.wait(static_cast<int>(ms));
     if (number == 0) return;
     if (signalled) leave_now(number);
     signalled = heard = true;
+    app.end_for_good();
   };
   const auto called_off = [&] { return !signalled && !wanted.load(); };
   const int64_t refuse_at = clock.now_ns() + config.drain_delay_ms * kNsPerMs;
@@ -107,12 +116,14 @@ bool drain(server::App& app, server::HttpServer& http, Signals& signals, const s
   if (called_off()) return false;
   app.refuse_new();
   const int64_t deadline = clock.now_ns() + config.drain_timeout_ms * kNsPerMs;
-  while (!http.wait_until_idle(0) && clock.now_ns() < deadline) {
+  const auto idle = [&] { return http.wait_until_idle(0) && app.open_jobs().all == 0; };
+  while (!idle() && clock.now_ns() < deadline) {
     pause(20);
     if (called_off()) return false;
   }
+  if (!idle()) DI_LOG(kWarn, "the time to drain is over: {} end with an error", under_way(app, http));
   app.abort_all();
-  http.wait_until_idle(2000);
+  for (int i = 0; i < 100 && !idle(); ++i) pause(20);
   http.stop_accepting();
   return true;
 }
@@ -144,7 +155,9 @@ void read_otel_environment(server::OtlpOptions& o) {
 Result<server::ServerConfig> server_config(const ServeOptions& options) {
   server::ServerConfig config = options.server;
   config.served_model_names = served_names(options.model);
-  config.drain_delay_ms = options.drain_delay_ms >= 0 ? options.drain_delay_ms : is_loopback(config.host) ? 0 : 5000;
+  config.drain_delay_ms = options.drain_delay_ms >= 0                       ? options.drain_delay_ms
+                          : is_loopback(config.host) || !config.uds.empty() ? 0
+                                                                            : 5000;
   config.auth.kv_secret = DI_TRY(kv_secret(options.kv_secret_file));
   if (config.media_fetch.policy.enabled && config.media_fetch.policy.allow_domains.empty())
     return fail(Errc::kInvalidRequest, "--media-fetch: no --media-allow-domain names a host to fetch from");
@@ -162,7 +175,7 @@ Result<server::ServerConfig> server_config(const ServeOptions& options) {
 Result<void> check_auth(const server::App& app) {
   if (app.config_error()) return std::unexpected(*app.config_error());
   const server::ServerConfig& config = app.config();
-  if (is_loopback(config.host) || app.auth_required()) return {};
+  if (!config.uds.empty() || is_loopback(config.host) || app.auth_required()) return {};
   if (config.require_auth)
     return fail(Errc::kInvalidRequest, "--require-auth: {} is reachable from other machines and there is no API key",
                 config.host);
@@ -217,7 +230,7 @@ void run_until_drained(server::App& app, server::HttpServer& http, Signals& sign
   for (;;) {
     while (signal_number == 0 && !drain_wanted.load()) {
       signal_number = signals.wait(StatusLine::kEveryMs);
-      if (log_enabled(LogLevel::kInfo)) status.log(app);
+      if (log_enabled(LogLevel::kInfo, log_room(__FILE__))) status.log(app);
     }
     if (drain(app, http, signals, app.config(), clock, drain_wanted, signal_number != 0)) return;
     DI_LOG(kInfo, "not draining any more");
@@ -236,13 +249,20 @@ int serve(const ServeOptions& options) {
   const server::ServerConfig config = std::move(*made);
   server::App app(config, clock);
   if (const Result<void> ok = check_auth(app); !ok) return failed(ok.error(), kUsage);
-  server::HttpServer http(config.http, [&app](const server::ExchangeRef& exchange) { app.handle(exchange); }, clock);
+  const auto door = config.admin_port == 0 ? server::App::Door::kAll : server::App::Door::kApi;
+  const auto api = [&app, door](const server::ExchangeRef& exchange) { app.handle(exchange, door); };
+  server::HttpServer http(config.http, api, clock);
+  server::HttpServer admin(config.http, [&app](const server::ExchangeRef& exchange) { app.handle(exchange); }, clock);
   app.metrics().watch(http.counters());
-  if (const Result<void> listening = http.start(config.host, config.port, config.tls); !listening)
-    return failed(listening.error(), listening.error().code == Errc::kUnavailable ? kPortInUse : kUsage);
-  const std::string url =
-      fmt::format("{}://{}:{}", config.tls.certificate.empty() ? "http" : "https", config.host, http.port());
+  Result<void> listening =
+      config.uds.empty() ? http.start(config.host, config.port, config.tls) : http.start_unix(config.uds, config.tls);
+  if (listening && config.admin_port != 0) listening = admin.start(config.host, config.admin_port, config.tls);
+  if (!listening) return failed(listening.error(), listening.error().code == Errc::kUnavailable ? kPortInUse : kUsage);
+  const std::string_view scheme = config.tls.certificate.empty() ? "http" : "https";
+  const std::string url = config.uds.empty() ? fmt::format("{}://{}:{}", scheme, config.host, http.port())
+                                             : fmt::format("unix:{}", config.uds);
   DI_LOG(kInfo, "listening on {}", url);
+  if (config.admin_port != 0) DI_LOG(kInfo, "administration on {}://{}:{}", scheme, config.host, config.admin_port);
   // Reads the counters of `http` each second, so it ends before them however this function is left.
   app.feed().start();
   const std::unique_ptr<server::UiFeed, void (*)(server::UiFeed*)> running_feed(
@@ -251,9 +271,11 @@ int serve(const ServeOptions& options) {
   std::atomic<bool> drain_wanted{false};
   // Said at once: a call that is taken back before this thread hears of it leaves nothing behind.
   app.on_drain_request([&](bool wanted) {
+    if (!wanted && !app.undo_drain()) return false;
     drain_wanted.store(wanted);
-    wanted ? app.announce_drain() : app.undo_drain();
+    if (wanted) app.announce_drain();
     signals.wake();
+    return true;
   });
 
   std::unique_ptr<LocalModel> model;
@@ -289,6 +311,7 @@ int serve(const ServeOptions& options) {
   run_until_drained(app, http, signals, drain_wanted, signal_number, clock);
   app.feed().stop();  // it reads the engine's figures too
   http.stop();
+  admin.stop();
   app.stop_workers();
   model.reset();
   DI_LOG(kInfo, "stopped");

@@ -43,11 +43,15 @@ struct CodecOptions {
   ApiPolicy policy = ApiPolicy::kOfficial;
   bool default_thinking_mode = true;
   MissingReasoning missing_reasoning = MissingReasoning::kFillEmpty;
+  // kReject: turns whose own tokens the caller has (ReplayStore::knows) lack nothing. May be empty.
+  std::function<bool(const Message&)> knows_turn;
   WebSearch responses_web_search = WebSearch::kDrop;
   WebSearch messages_web_search = WebSearch::kReject;
   // Accepted model names (case-sensitive). A server adds its served names here.
   std::map<std::string, ModelVersion, std::less<>> models = {{"DeepSeek-V4-Pro", ModelVersion::kV4},
                                                              {"DeepSeek-V4.1-Flash", ModelVersion::kV41}};
+  // Extended policy: temperature, top_p and penalties as requested, in thinking mode too (server.md §4.1).
+  bool open_sampling = false;
   uint32_t thinking_max_tokens_upper_bound = 393216;
   uint32_t non_thinking_max_tokens_upper_bound = 393216;
   SpecialSpellings special;
@@ -88,7 +92,7 @@ struct SamplingOptions {
   std::optional<uint8_t> top_logprobs;
   std::optional<uint64_t> seed;
   std::optional<OutputConstraint> constraint;
-  // Extended policy, outside thinking mode; neutral otherwise.
+  // Extended policy, outside thinking mode or with open sampling; neutral otherwise.
   float presence_penalty = 0.0F;
   float frequency_penalty = 0.0F;
   int32_t top_k = -1;
@@ -109,6 +113,7 @@ struct ParsingOptions {
   bool lenient_dsml = false;
   std::optional<ThinkingStart> thinking_start;  // absent outside thinking mode
   std::vector<std::string> stop_sequences;
+  bool include_stop_text = false;  // the stop sequence that matched is content too (extended policy)
 };
 
 // Settings of a Responses request that its response repeats, and how its tools are named (recipe.md §3.2, §6.3).
@@ -137,6 +142,7 @@ struct ConvertedRequest {
   std::string model;  // as requested
   bool stream = false;
   bool include_usage = false;
+  bool continuous_usage = false;  // Chat, extended policy: every chunk carries the usage so far
   Conversation conversation;
   SamplingOptions sampling;
   ParsingOptions parsing;
@@ -173,6 +179,7 @@ struct Usage {
   uint32_t completion_tokens = 0;
   std::optional<uint32_t> reasoning_tokens;
   std::optional<SpeculationUsage> speculation;  // absent: not reported
+  std::optional<uint32_t> cache_write_tokens;   // prompt tokens newly kept beyond memory; absent: not reported
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kContentFilter };
@@ -190,6 +197,7 @@ struct ResponseInfo {
   std::optional<std::string> signature;  // Messages: of thinking blocks; absent: the response id
   uint32_t choice_index = 0;             // Chat, n > 1
   bool deltas = true;                    // false: no stream events are made, only body()
+  bool extra_members = false;            // members beside the official ones: those of server.md §4.2, §6, §7
   uint64_t tool_id_seed = 0;             // 0: seeded from the system
 };
 

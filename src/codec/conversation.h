@@ -42,10 +42,10 @@ struct RichText {
 enum class ImageDetail : uint8_t { kLow, kHigh, kOriginal, kAuto };
 
 struct ImageSource {
-  enum class Kind : uint8_t { kDataUrl, kUrl };
+  enum class Kind : uint8_t { kDataUrl, kUrl, kFile };  // kFile: extended policy only
   Kind kind = Kind::kDataUrl;
   ImageDetail detail = ImageDetail::kHigh;
-  std::string location;  // the data URL or the external URL
+  std::string location;  // the data URL, the external URL or the id of an uploaded file
   std::string path;      // where it stood in the request, as errors name it
 };
 

@@ -231,8 +231,14 @@ struct EngineStats {
   std::array<uint64_t, kv::kMissReasons> misses{};  // requests by kv::MissReason
   int64_t kept_blocks = 0;                          // known and without an owner
   uint64_t evicted_blocks = 0;
+  kv::BlockLives block_lives;
   kv::SwaStats windows;
   int64_t last_step_ns = 0;  // when a step ended last, or the engine was last idle
+};
+
+struct CacheLookup {
+  int64_t block_tokens = 0;                       // of the prompt, in the blocks of the device
+  kv::SwaOutcome window = kv::SwaOutcome::kNone;  // whether the host has the sliding window at their end
 };
 
 class EngineApi {
@@ -250,6 +256,11 @@ class EngineApi {
   virtual void cancel(RequestId id, int32_t choice) = 0;
 
   virtual EngineStats stats() const = 0;
+
+  // Forgets what is known of earlier prompts; running sequences keep their memory.
+  virtual void flush_cache() = 0;
+  // What is known of a prompt now. `done` is called once, on the engine's thread (at once where that has ended).
+  virtual void look_up(const GenerateRequest& request, std::function<void(CacheLookup)> done) = 0;
 };
 
 }  // namespace di::engine

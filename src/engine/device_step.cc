@@ -19,9 +19,9 @@ int32_t mask_threads() {
 DeviceStep::DeviceStep(Runner& runner, int32_t max_drafts)
     : runner_(runner),
       max_drafts_(max_drafts),
-      speculator_(runner, max_drafts),
-      lanes_(static_cast<size_t>(runner.info().n_slots)),
-      masks_(mask_threads(), runner.info().vocab_size) {}
+      masks_(mask_threads(), runner.info().vocab_size),
+      speculator_(runner, masks_, max_drafts),
+      lanes_(static_cast<size_t>(runner.info().n_slots)) {}
 
 void DeviceStep::fill_lanes(const StepInput& input) {
   for (const StepRows& rows : input.rows) {
@@ -250,8 +250,8 @@ Result<void> DeviceStep::propose(const StepInput& input, std::vector<RowsOutput>
     const StepRows& rows = input.rows[i];
     const Lane& lane = lanes_[static_cast<size_t>(rows.slot)];
     if (!rows.sample || lane.stopped) continue;
-    requests.push_back(
-        {rows.slot, rows.sequence, lane.spec.get(), lane.tokens, std::max(rows.window_start, rows.keep_begin)});
+    requests.push_back({rows.slot, rows.sequence, lane.spec.get(), lane.tokens,
+                        std::max(rows.window_start, rows.keep_begin), lane.constrained() ? &*lane.matcher : nullptr});
     groups.push_back(i);
   }
   DI_TRY(speculator_.propose(requests));

@@ -148,6 +148,7 @@ class DeviceStep {
   Runner& runner_;
   int32_t max_drafts_;
   Sampler sampler_;
+  MaskFiller masks_;  // of the rows from forward() to sample(), of drafts in propose()
   Speculator speculator_;
   std::vector<Lane> lanes_;  // [slots]
   // Of the step being computed.
@@ -159,7 +160,6 @@ class DeviceStep {
   std::vector<SequenceTag> tags_;
   LogitsView logits_;
   int32_t device_fed_ = 0;
-  MaskFiller masks_;
   std::span<const MaskJob> filled_;  // masks of the constrained row groups, in order
   int32_t decode_rows_ = 0;
   int32_t prompt_rows_ = 0;

@@ -168,6 +168,29 @@ void Engine::cancel(RequestId id, int32_t choice) {
   commands_.push(Cancel{id, choice});
 }
 
+void Engine::flush_cache() {
+  commands_.push(Flush{});
+}
+
+void Engine::look_up(const GenerateRequest& request, std::function<void(CacheLookup)> done) {
+  if (!info_.prefix_cache) return done({});
+  if (!commands_.push(LookUp{chain_of(request), done})) done({});
+}
+
+// On the engine's thread.
+void Engine::answer(LookUp& question) {
+  CacheLookup out;
+  const std::span<const kv::BlockKey> keys = question.chain.keys();
+  const int32_t blocks = blocks_.match(keys).blocks;
+  out.block_tokens = int64_t{blocks} * info_.block_tokens;
+  if (blocks > 0 && keeps_windows()) {
+    out.window =
+        windows_.find(keys, blocks, info_.block_tokens, rules_.lower_reach, kv::SwaLayers::kAll, clock_.now_ns(), false)
+            .outcome;
+  }
+  question.done(out);
+}
+
 EngineStats Engine::stats() const {
   const std::lock_guard lock(stats_mutex_);
   return stats_;
@@ -182,6 +205,7 @@ void Engine::run() {
     }
     // One request must not take the others down: what a step throws (memory) ends the requests it was about.
     try {
+      blocks_.set_time(clock_.now_ns());
       take_commands();
       end_expired();
       // Nothing in flight and nothing to launch: all that wait need something from outside.
@@ -203,6 +227,15 @@ void Engine::take_commands() {
   for (Command& command : commands_.take_all()) {
     if (auto* request = std::get_if<std::unique_ptr<Request>>(&command)) {
       add_request(std::move(*request));
+      continue;
+    }
+    if (auto* question = std::get_if<LookUp>(&command)) {
+      answer(*question);
+      continue;
+    }
+    if (std::holds_alternative<Flush>(command)) {
+      blocks_.clear();
+      windows_.clear();
       continue;
     }
     const Cancel cancel = std::get<Cancel>(command);
@@ -279,6 +312,7 @@ void Engine::publish_stats() {
   counters_.total_slots = slots_.capacity();
   counters_.kept_blocks = blocks_.kept_count();
   counters_.evicted_blocks = blocks_.evictions();
+  counters_.block_lives = blocks_.lives();
   counters_.windows = windows_.stats();
   counters_.last_step_ns = clock_.now_ns();
   const std::lock_guard lock(stats_mutex_);

@@ -79,19 +79,27 @@ class Engine final : public EngineApi {
   void cancel(RequestId id) override;
   void cancel(RequestId id, int32_t choice) override;
   EngineStats stats() const override;
+  void flush_cache() override;
+  void look_up(const GenerateRequest& request, std::function<void(CacheLookup)> done) override;
 
  private:
   struct Cancel {
     RequestId id;
     int32_t choice = -1;  // -1: all
   };
-  using Command = std::variant<std::unique_ptr<Request>, Cancel>;
+  struct Flush {};
+  struct LookUp {
+    kv::BlockChain chain;
+    std::function<void(CacheLookup)> done;
+  };
+  using Command = std::variant<std::unique_ptr<Request>, Cancel, Flush, LookUp>;
 
   Engine(std::unique_ptr<Runner> runner, const EngineOptions& options, EngineInfo info, DraftPlanner planner,
          const Clock& clock);
 
   void run();
   void take_commands();
+  void answer(LookUp& question);
   void add_request(std::unique_ptr<Request> request);
   void end_expired();
   void end_all(const Error& error);

@@ -157,7 +157,8 @@ bool Sampler::transform(std::span<const float> logits, const Transforms& transfo
   weights_.resize(n);
   const double total = softmax_weights(scaled_, largest, weights_);
 
-  if (transforms.top_p >= 1.0 && transforms.top_k < 0) {
+  const bool all = transforms.top_p >= 1.0 && transforms.top_k < 0;  // that are possible
+  if (all) {
     kept_.resize(n);
     size_t kept = 0;
     for (size_t i = 0; i < n; ++i) {
@@ -175,13 +176,14 @@ bool Sampler::transform(std::span<const float> logits, const Transforms& transfo
   const size_t kept = kept_.size();
   total_ = total;
   if (kept < n) {
-    total_ = 0;
     for (size_t i = 0; i < kept; ++i) {
       const auto id = static_cast<size_t>(kept_[i]);
       scaled_[i] = scaled_[id];
       weights_[i] = weights_[id];
-      total_ += weights_[i];
     }
+    // What a mask rules out weighs nothing: the total stays.
+    if (!all || transforms.min_p > 0)
+      total_ = std::accumulate(weights_.begin(), weights_.begin() + static_cast<std::ptrdiff_t>(kept), 0.0);
   }
   const double log_total = std::log(total_);
   logprobs_.resize(kept);

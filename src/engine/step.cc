@@ -300,7 +300,7 @@ void Engine::count_step(const Launched& launched, const StepOutput& output) {
   count_rates(output);
   if (!output.status || output.prompt_rows > 0) return;
   const auto ms = [](int64_t ns) { return static_cast<double>(ns) * 1e-6; };
-  DraftPlanner::Step step{.num_seqs = static_cast<int32_t>(launched.rows.size()),
+  DecodeStep step{.num_seqs = static_cast<int32_t>(launched.rows.size()),
                           .rows = output.decode_rows,
                           .forward_ms = ms(output.forward_ns),
                           .sample_ms = ms(output.sample_ns),

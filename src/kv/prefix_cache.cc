@@ -58,6 +58,7 @@ void PrefixCache::keep(int32_t id) {
   node(id).newer = 0;
   node(newest).newer = id;
   nodes_[0].older = id;
+  node(id).left_ns = now_ns_;
   ++n_kept_;
 }
 
@@ -67,6 +68,12 @@ void PrefixCache::unkeep(int32_t id) {
   node(n.newer).older = n.older;
   n.older = n.newer = 0;
   --n_kept_;
+}
+
+// A kept block is owned again.
+void PrefixCache::reuse(int32_t id) {
+  lives_.reuse_gap.observe(seconds_since(node(id).left_ns));
+  unkeep(id);
 }
 
 // A known block without children becomes unknown.
@@ -97,6 +104,8 @@ int32_t PrefixCache::allocate() {
   } else {
     id = nodes_[0].newer;
     DI_CHECK(id != 0, "the pool of {} blocks is used up", capacity());
+    lives_.lifetime.observe(seconds_since(node(id).allocated_ns));
+    lives_.idle.observe(seconds_since(node(id).left_ns));
     unkeep(id);
     evicted_.push_back(node(id).key);
     ++evicted_count_[node(id).key];
@@ -109,6 +118,7 @@ int32_t PrefixCache::allocate() {
     ++evictions_;
   }
   node(id).owners = 1;
+  node(id).allocated_ns = now_ns_;
   return id;
 }
 
@@ -147,7 +157,7 @@ void PrefixCache::adopt(std::span<const BlockKey> keys, std::vector<int32_t>& ta
     const auto it = by_key_.find(key);
     DI_CHECK(it != by_key_.end(), "a block to adopt is not known any more");
     const int32_t id = it->second;
-    if (node(id).owners++ == 0) unkeep(id);
+    if (node(id).owners++ == 0) reuse(id);
     table.push_back(id);
   }
 }
@@ -167,7 +177,7 @@ int32_t PrefixCache::publish(std::span<const BlockKey> chain, const BlockKey& ro
   if (!rooted) return id;
   if (const auto it = by_key_.find(key); it != by_key_.end()) {
     const int32_t known = it->second;
-    if (node(known).owners++ == 0) unkeep(known);
+    if (node(known).owners++ == 0) reuse(known);
     release(id);
     return known;
   }

@@ -12,6 +12,8 @@
 // Owned by the engine's thread; not thread-safe. Nothing here touches the memory itself.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <span>
@@ -44,6 +46,28 @@ struct PrefixMatch {
   int32_t kept = 0;    // of these, without an owner: adopting them uses free memory
 };
 
+// Upper bounds of BlockAges, seconds.
+inline constexpr std::array<double, 21> kBlockAgeBounds = {.001, .002, .005, .01, .02, .05, .1,  .2,  .5,   1,   2,
+                                                           5,    10,   20,   30,  60,  120, 300, 600, 1200, 1800};
+
+// Times of one kind, by bucket; the last bucket has what is longer.
+struct BlockAges {
+  std::array<uint64_t, kBlockAgeBounds.size() + 1> counts{};
+  double sum = 0;
+  void observe(double seconds) {
+    const auto at = std::lower_bound(kBlockAgeBounds.begin(), kBlockAgeBounds.end(), seconds);
+    ++counts[static_cast<std::size_t>(at - kBlockAgeBounds.begin())];
+    sum += seconds;
+  }
+};
+
+// What becomes of known blocks. Times are as exact as set_time() is called often.
+struct BlockLives {
+  BlockAges lifetime;   // of evicted blocks: since their allocation
+  BlockAges idle;       // of evicted blocks: since their last owner left
+  BlockAges reuse_gap;  // of kept blocks that are owned again: the same
+};
+
 class PrefixCache {
  public:
   // Blocks 1 … n-1 are usable.
@@ -56,6 +80,9 @@ class PrefixCache {
   int32_t known_count() const { return static_cast<int32_t>(by_key_.size()); }
   int32_t capacity() const { return static_cast<int32_t>(nodes_.size()) - 1; }
   uint64_t evictions() const { return evictions_; }
+  const BlockLives& lives() const { return lives_; }
+  // The time at which what follows happens, nanoseconds.
+  void set_time(int64_t now_ns) { now_ns_ = now_ns; }
   int32_t owners(int32_t id) const { return node(id).owners; }
 
   // There must be one (checked). The caller owns it once.
@@ -101,13 +128,17 @@ class PrefixCache {
     // List of kept blocks, oldest first.
     int32_t older = 0;
     int32_t newer = 0;
+    int64_t allocated_ns = 0;
+    int64_t left_ns = 0;  // of kept blocks: when the last owner left
   };
 
   Node& node(int32_t id) { return nodes_[static_cast<size_t>(id)]; }
   const Node& node(int32_t id) const { return nodes_[static_cast<size_t>(id)]; }
   std::span<const int32_t> tokens_of(int32_t id) const;
   int32_t& first_child_of(int32_t parent, const BlockKey& root);
+  double seconds_since(int64_t ns) const { return static_cast<double>(now_ns_ - ns) * 1e-9; }
   void keep(int32_t id);
+  void reuse(int32_t id);
   void unkeep(int32_t id);
   void forget(int32_t id);
 
@@ -123,6 +154,8 @@ class PrefixCache {
   std::unordered_map<BlockKey, int32_t, BlockKeyHash> evicted_count_;
   std::unordered_map<BlockKey, int32_t, BlockKeyHash> first_texts_;
   uint64_t evictions_ = 0;
+  BlockLives lives_;
+  int64_t now_ns_ = 0;
 };
 
 }  // namespace di::kv

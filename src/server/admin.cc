@@ -83,9 +83,10 @@ void handle_drain(App& app, const ExchangeRef& exchange) {
 void handle_undrain(App& app, const ExchangeRef& exchange) {
   if (app.phase() != App::Phase::kDraining && app.phase() != App::Phase::kRefusing)
     return app.reply_json(*exchange, status_json("not_draining"));
-  if (!app.request_drain(false))
+  const std::optional<bool> called_off = app.request_drain(false);
+  if (!called_off)
     return app.reply_error(*exchange, {ErrorKind::kNotImplemented, "this server cannot be drained", {}, {}, 0});
-  app.reply_json(*exchange, status_json("ready"));
+  app.reply_json(*exchange, status_json(*called_off ? "ready" : "draining"));
 }
 
 void handle_log_level(App& app, const ExchangeRef& exchange) {
@@ -94,17 +95,42 @@ void handle_log_level(App& app, const ExchangeRef& exchange) {
     return app.reply_error(*exchange, {ErrorKind::kInvalidRequest, body.error().message, "invalid_json", {}, 0});
   const auto level = string_field(*body, "level");
   if (!level) return app.reply_error(*exchange, level.error());
-  static constexpr std::string_view kLevels[] = {"trace", "debug", "info", "warn", "error", "off"};
-  const auto found = std::find(std::begin(kLevels), std::end(kLevels), level->value_or(""));
-  if (found == std::end(kLevels)) {
-    return app.reply_error(
-        *exchange,
-        {ErrorKind::kInvalidRequest, "level: expected trace, debug, info, warn, error or off", {}, "level", 0});
-  }
-  set_log_level(static_cast<LogLevel>(found - std::begin(kLevels)));
+  const std::string text = level->value_or("");
+  const Result<LogLevels> levels = parse_log_levels(text);
+  if (!levels) return app.reply_error(*exchange, {ErrorKind::kInvalidRequest, levels.error().message, {}, "level", 0});
+  set_log_levels(*levels);
   std::string out;
-  JsonWriter(out).begin_object().key("level").value(*found).end_object();
+  JsonWriter(out).begin_object().key("level").value(text).end_object();
   app.reply_json(*exchange, std::move(out));
+}
+
+void handle_cache_stats(App& app, const ExchangeRef& exchange) {
+  const engine::EngineStats s = stats_of(app);
+  std::string body;
+  JsonWriter w(body);
+  w.begin_object().key("device").begin_object().key("blocks").value(s.total_blocks).key("used").value(s.used_blocks);
+  w.key("kept").value(s.kept_blocks).key("evicted").value(s.evicted_blocks).key("queried_tokens");
+  w.value(s.prefix_queries).key("hit_tokens").value(s.prefix_hits).end_object();
+  w.key("host").begin_object().key("windows").value(s.windows.entries).key("bytes").value(s.windows.bytes);
+  w.key("hits").value(s.windows.hits).key("hits_lower").value(s.windows.hits_lower).key("misses");
+  w.value(s.windows.misses).end_object().end_object();
+  app.reply_json(*exchange, std::move(body));
+}
+
+// `tier`: device (absent: the same), with the windows on the host that belong to it. There is no other tier.
+void handle_cache_flush(App& app, const ExchangeRef& exchange) {
+  if (const auto refusal = app.refusal()) return app.reply_error(*exchange, *refusal);
+  const std::string& text = exchange->request().body;
+  const Result<Json> body = text.empty() ? Result<Json>(Json(Json::Object{})) : parse_json(text);
+  if (!body)
+    return app.reply_error(*exchange, {ErrorKind::kInvalidRequest, body.error().message, "invalid_json", {}, 0});
+  const auto tier = string_field(*body, "tier");
+  if (!tier) return app.reply_error(*exchange, tier.error());
+  if (tier->value_or("device") != "device") {
+    return app.reply_error(*exchange, {ErrorKind::kInvalidRequest, "tier: expected device", {}, "tier", 0});
+  }
+  app.service()->engine->flush_cache();
+  app.reply_json(*exchange, status_json("flushed"));
 }
 
 void handle_loads(App& app, const ExchangeRef& exchange) {
@@ -114,6 +140,12 @@ void handle_loads(App& app, const ExchangeRef& exchange) {
   w.begin_object().key("loads").begin_array().begin_object().key("rank").value(0);
   w.key("running").value(s.running).key("waiting").value(s.waiting).key("waiting_tokens").value(s.waiting_tokens);
   w.key("kv_used").value(s.used_blocks).key("kv_total").value(s.total_blocks).key("swa_used").value(s.used_slots);
+  const auto ratio = [](uint64_t part, uint64_t whole) {
+    return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+  };
+  w.key("cached_tokens_ratio").value(ratio(s.prefix_hits, s.prefix_queries));
+  w.key("spec_accept_len")
+      .value(s.speculation.rounds == 0 ? 0.0 : 1 + ratio(s.speculation.accepted, s.speculation.rounds));
   w.end_object().end_array().end_object();
   app.reply_json(*exchange, std::move(body));
 }

@@ -90,8 +90,8 @@ void AnswerJob::start(std::vector<engine::GenerateRequest> prompts) {
     const std::lock_guard lock(mutex_);
     engine_ids_ = std::move(ids);
   }
+  app_.add_job(self);  // first: a client that sees the head of its stream may cancel it
   begin();
-  app_.add_job(self);
   {
     const std::lock_guard lock(mutex_);
     ready_ = true;

@@ -76,7 +76,7 @@ App::App(const ServerConfig& config, const Clock& clock)
       responses_(config.responses_store),
       files_(config.files_store),
       workers_(std::make_unique<Workers>(config.worker_threads)),
-      media_(std::make_unique<Media>(media_options(config))),
+      media_(std::make_unique<Media>(media_options(config), files_, clock)),
       feed_(clock, {.metrics = [this] { return metrics_.text(); },
                     .write_state = [this](JsonWriter& w) { write_state(w); },
                     .unix_ms =
@@ -89,6 +89,7 @@ App::App(const ServerConfig& config, const Clock& clock)
     auth = Auth::create({}, clock);
   }
   auth_ = std::move(*auth);
+  metrics_.watch(media_->cache());
   if (config.otlp.endpoint.empty()) return;
   Result<std::unique_ptr<OtlpExporter>> traces = OtlpExporter::create(config.otlp, clock);
   if (!traces) {
@@ -163,11 +164,22 @@ App::Progress App::progress() const {
 }
 
 void App::announce_drain() {
+  const std::lock_guard lock(mutex_);
   phase_.store(Phase::kDraining);
 }
+
 void App::refuse_new() {
-  phase_.store(Phase::kRefusing);
+  {
+    const std::lock_guard lock(mutex_);
+    phase_.store(Phase::kRefusing);
+  }
   feed_.close_streams();
+}
+
+void App::end_for_good() {
+  const std::lock_guard lock(mutex_);
+  ending_ = true;
+  if (phase_.load() != Phase::kRefusing) phase_.store(Phase::kDraining);
 }
 
 // What the web page shows beside the figures.
@@ -185,13 +197,16 @@ void App::write_state(JsonWriter& w) const {
   w.key("block_tokens").value(info.block_tokens).key("blocks").value(info.n_blocks).end_object();
 }
 
-void App::undo_drain() {
+bool App::undo_drain() {
+  const std::lock_guard lock(mutex_);
+  if (ending_) return false;
   phase_.store(loaded_.load() ? Phase::kReady : Phase::kLoading);
-}
-bool App::request_drain(bool drain) {
-  if (!drain_request_) return false;
-  drain_request_(drain);
   return true;
+}
+
+std::optional<bool> App::request_drain(bool drain) {
+  if (!drain_request_) return std::nullopt;
+  return drain_request_(drain);
 }
 
 std::optional<ApiFailure> App::refusal() const {
@@ -201,22 +216,41 @@ std::optional<ApiFailure> App::refusal() const {
   return std::nullopt;
 }
 
+namespace {
+
+void abort_for_shutdown(Job& job) {
+  job.abort({ErrorKind::kDraining, "the server is shutting down", {}, {}, 5});
+}
+
+}  // namespace
+
 void App::add_job(const std::shared_ptr<Job>& job) {
-  const std::lock_guard lock(mutex_);
-  if (jobs_.size() % 64 == 0) std::erase_if(jobs_, [](const std::weak_ptr<Job>& j) { return j.expired(); });
-  jobs_.push_back(job);
+  bool too_late = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (jobs_.size() % 64 == 0) std::erase_if(jobs_, [](const std::weak_ptr<Job>& j) { return j.expired(); });
+    jobs_.push_back(job);
+    too_late = aborting_;
+  }
+  if (too_late) abort_for_shutdown(*job);
 }
 
 void App::abort_all() {
-  std::list<std::weak_ptr<Job>> jobs;
   {
     const std::lock_guard lock(mutex_);
-    jobs.swap(jobs_);
+    aborting_ = true;
   }
-  for (const std::weak_ptr<Job>& weak : jobs) {
-    if (const std::shared_ptr<Job> job = weak.lock())
-      job->abort({ErrorKind::kDraining, "the server is shutting down", {}, {}, 5});
+  for (const std::shared_ptr<Job>& job : jobs()) abort_for_shutdown(*job);
+}
+
+App::OpenJobs App::open_jobs() const {
+  OpenJobs out;
+  for (const std::shared_ptr<Job>& job : jobs()) {
+    if (!job->record().finish.empty()) continue;
+    ++out.all;
+    if (job->background()) ++out.background;
   }
+  return out;
 }
 
 std::vector<std::shared_ptr<Job>> App::jobs() const {
@@ -270,10 +304,12 @@ bool App::unpack_body(Exchange& exchange) {
   return false;
 }
 
-void App::handle(const ExchangeRef& exchange) {
+void App::handle(const ExchangeRef& exchange, Door door) {
   const HttpRequest& request = exchange->request();
   if (!pass_cors(*exchange)) return;
-  const RouteDecision decision = find_route(request);
+  RouteDecision decision = find_route(request);
+  if (door == Door::kApi && decision.route != nullptr && decision.route->is_administration())
+    decision = no_route(request);
   // Before anything is said about the path: without a key, known and unknown ones look the same.
   const Scope scope = decision.route != nullptr ? decision.route->scope
                       : decision.public_path    ? Scope::kPublic
@@ -339,7 +375,7 @@ void App::request_finished(const RequestRecord& r, int64_t last_token_ns) {
     }
   }
   auth_->count_tokens(r.tenant, r.prompt_tokens + tokens);
-  if (log_enabled(LogLevel::kInfo)) log_access(r, first_token_ns, tpot);
+  if (log_enabled(LogLevel::kInfo, log_room(__FILE__))) log_access(r, first_token_ns, tpot);
 }
 
 void App::reply_error(Exchange& exchange, const ApiFailure& failure) {

@@ -37,6 +37,8 @@ namespace di::server {
 struct ServerConfig {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;
+  std::string uds;          // a Unix socket instead of the two above
+  uint16_t admin_port = 0;  // administration, metrics and the page there, not on the port above; 0: on the same
   HttpLimits http;
   TlsFiles tls;
   OtlpOptions otlp;
@@ -98,6 +100,8 @@ class Job {
   // Ends it with what there is.
   virtual void cancel() = 0;
   virtual RequestRecord record() const = 0;
+  // It goes on without its client.
+  virtual bool background() const { return false; }
 };
 
 class App {
@@ -107,8 +111,10 @@ class App {
   App(const App&) = delete;
   App& operator=(const App&) = delete;
 
+  // Where a request has come in: the API's port has no administration when that has one of its own.
+  enum class Door : uint8_t { kAll, kApi };
   // Never blocks: long work goes to the workers.
-  void handle(const ExchangeRef& exchange);
+  void handle(const ExchangeRef& exchange, Door door = Door::kAll);
 
   void set_progress(double fraction, std::string stage);
   // Prompts can be counted from now on.
@@ -119,10 +125,14 @@ class App {
   void announce_drain();
   void refuse_new();
   void abort_all();
-  // The routes /admin/drain and /admin/undrain; `request` is called at most once per drain, from a worker.
-  void on_drain_request(std::function<void(bool drain)> request) { drain_request_ = std::move(request); }
-  bool request_drain(bool drain);
-  void undo_drain();
+  // The process is ending: a drain cannot be called off any more.
+  void end_for_good();
+  // False: it is too late.
+  bool undo_drain();
+  // The routes /admin/drain and /admin/undrain, from a worker; false: it is too late to call it off.
+  void on_drain_request(std::function<bool(bool drain)> request) { drain_request_ = std::move(request); }
+  // Nothing: this server cannot be drained.
+  std::optional<bool> request_drain(bool drain);
   // Finishes the tasks that are queued; from then on nothing runs.
   void stop_workers();
 
@@ -136,6 +146,12 @@ class App {
   std::optional<ApiFailure> refusal() const;
 
   void add_job(const std::shared_ptr<Job>& job);
+  // Answers without an end yet, and of these the ones that no client waits for.
+  struct OpenJobs {
+    int64_t all = 0;
+    int64_t background = 0;
+  };
+  OpenJobs open_jobs() const;
   // Those under way, newest first.
   std::vector<std::shared_ptr<Job>> jobs() const;
   // Metrics and access line of a request that reached the engine.
@@ -186,16 +202,18 @@ class App {
   ResponsesStore responses_;
   FileStore files_;
   std::unique_ptr<OtlpExporter> traces_;
-  std::function<void(bool)> drain_request_;
+  std::function<bool(bool)> drain_request_;
 
   // False: answered already (an error, a preflight request of a browser).
   bool pass_cors(Exchange& exchange) const;
   bool unpack_body(Exchange& exchange);
 
-  mutable std::mutex mutex_;  // guards progress_, stage_began_ns_ and jobs_
+  mutable std::mutex mutex_;  // guards the members of this paragraph, and changes of phase_
   Progress progress_;
   int64_t stage_began_ns_ = 0;
   std::list<std::weak_ptr<Job>> jobs_;
+  bool ending_ = false;    // undo_drain() comes too late
+  bool aborting_ = false;  // jobs that come now are ended at once
 
   void write_state(JsonWriter& w) const;
 
@@ -214,5 +232,6 @@ void handle_input_tokens(App& app, const ExchangeRef& exchange);
 void handle_tokenize(App& app, const ExchangeRef& exchange);
 void handle_detokenize(App& app, const ExchangeRef& exchange);
 void handle_render(App& app, const ExchangeRef& exchange);
+void handle_cache_lookup(App& app, const ExchangeRef& exchange);
 
 }  // namespace di::server

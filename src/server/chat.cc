@@ -136,6 +136,7 @@ std::expected<void, ApiFailure> read_call(Call& call) {
       DI_TRY(convert_body(call.app, call.exchange->context().tenant, call.api, plain ? *plain : call.body, options));
   if (options.policy == codec::ApiPolicy::kExtended)
     call.extras = DI_TRY(read_chat_extras(call.body, *call.service.tokenizer));
+  call.request.parsing.include_stop_text = call.extras.include_stop_text;
   DI_TRY(check_ids(call.request.sampling, call.service.engine->info().vocab_size));
   call.parsed_ns = call.app.clock().now_ns();
   call.timeline->span(Stage::kParse, call.exchange->request().received_ns, call.parsed_ns);
@@ -213,7 +214,7 @@ void submit(const std::shared_ptr<Call>& call, std::span<const codec::ResolvedIm
   }
   const auto job = std::make_shared<ChatJob>(app, service, background ? detached : exchange, std::move(call->request),
                                              std::move(prepared->record), timeline, std::move(prepared->answer_start),
-                                             std::move(on_body));
+                                             std::move(on_body), background);
   if (background) app.responses().put(exchange->context().tenant, kept->input, pending_response(job->empty_body()));
   const auto prompts = std::make_shared<std::vector<engine::GenerateRequest>>();
   prompts->push_back(std::move(prepared->generate));
@@ -225,6 +226,7 @@ void submit(const std::shared_ptr<Call>& call, std::span<const codec::ResolvedIm
     warn(*exchange, warnings);
     return start();
   }
+  warnings.insert(warnings.end(), prepared->constraint->warnings.begin(), prepared->constraint->warnings.end());
   // The answer's head waits for the verdict; this thread does not.
   compile_constraint(app, service, std::move(*prepared->constraint),
                      [call, start, prompts, id, background](const ConstraintVerdict& verdict) {

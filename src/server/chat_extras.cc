@@ -19,8 +19,8 @@ bool is_off(const Json* value) {
 std::expected<void, ApiFailure> refuse_unsupported(const Json& body) {
   if (const Json* ids = body.find_value("logprob_token_ids"); ids != nullptr && ids->is_array() && ids->size() == 0)
     return invalid_field("logprob_token_ids", "logprob_token_ids: the list is empty, expected at least one token id");
-  for (const std::string_view field : {"logprob_token_ids", "echo", "include_stop_str_in_output", "return_token_ids",
-                                       "return_tokens_as_token_ids", "kv_transfer_params"}) {
+  for (const std::string_view field :
+       {"logprob_token_ids", "echo", "return_token_ids", "return_tokens_as_token_ids", "kv_transfer_params"}) {
     if (is_off(body.find(field))) continue;
     return invalid_field(field, fmt::format("{} is not supported by this server", field), "unsupported_parameter");
   }
@@ -42,6 +42,7 @@ std::expected<ChatExtras, ApiFailure> read_chat_extras(const Json& body, const c
     extras.bad_words.push_back(tokenizer.encode_plain(" " + bad_words[i]));
   }
   extras.ignore_eos = DI_TRY(bool_field(body, "ignore_eos")).value_or(false);
+  extras.include_stop_text = DI_TRY(bool_field(body, "include_stop_str_in_output")).value_or(false);
   extras.prompt_logprobs = static_cast<int32_t>(DI_TRY(int_field(body, "prompt_logprobs", 0, 20)).value_or(-1));
   if (extras.prompt_logprobs >= 0 && DI_TRY(bool_field(body, "stream")).value_or(false))
     return invalid_field("prompt_logprobs", "prompt_logprobs: not available in a stream");

@@ -17,6 +17,7 @@ namespace di::server {
 struct ChatExtras {
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
+  bool include_stop_text = false;
   int32_t prompt_logprobs = -1;  // alternatives per prompt token; -1: none
   int64_t min_tokens = 0;
   double repetition_penalty = 1.0;

@@ -31,13 +31,15 @@ void mark_chat_end(Json& choice, ChoiceEnd end) {
 
 ChatJob::ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::ConvertedRequest request,
                  RequestRecord record, TimelineRef timeline, std::vector<TokenId> answer_start,
-                 std::function<void(Json)> on_body)
+                 std::function<void(Json)> on_body, bool background)
     : AnswerJob(app, service, std::move(exchange), record, std::move(timeline)),
       request_(std::move(request)),
       response_id_(record.response_id),
       created_(record.created),
       answer_start_(std::move(answer_start)),
-      on_body_(std::move(on_body)) {
+      on_body_(std::move(on_body)),
+      background_(background),
+      call_mark_(service.tokenizer->added_id(service.codec.special.dsml)) {
   for (uint32_t i = 0; i < request_.sampling.n; ++i) {
     codec::ResponseInfo info;
     info.id = response_id_;
@@ -46,7 +48,9 @@ ChatJob::ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::
     info.clock = [&app] { return app.clock().unix_seconds(); };
     info.choice_index = i;
     info.deltas = request_.stream;
-    choices_.push_back({codec::OutputProcessor(request_, service.tokenizer, std::move(info)), ChoiceEnd::kStop, {}});
+    info.extra_members = service.codec.policy == codec::ApiPolicy::kExtended;
+    choices_.push_back(
+        {codec::OutputProcessor(request_, service.tokenizer, std::move(info)), ChoiceEnd::kStop, {}, false});
   }
 }
 
@@ -67,7 +71,10 @@ Result<void> ChatJob::write_tokens(std::size_t index, const engine::Output& outp
   if (!output.prompt_logprobs.empty()) prompt_logprobs_ = output.prompt_logprobs;
   std::vector<TokenId> ids;
   ids.reserve(output.tokens.size());
-  for (const engine::OutputToken& token : output.tokens) ids.push_back(token.token);
+  for (const engine::OutputToken& token : output.tokens) {
+    ids.push_back(token.token);
+    if (token.token == call_mark_) choices_[index].calls_marked = true;
+  }
   if (!answer_start_.empty()) choices_[index].ids.insert(choices_[index].ids.end(), ids.begin(), ids.end());
   const std::vector<codec::TokenLogprob> logprobs =
       request_.sampling.logprobs ? logprobs_of(output) : std::vector<codec::TokenLogprob>{};
@@ -102,6 +109,7 @@ void ChatJob::write_end(std::size_t index, ChoiceEnd end, const engine::Output&)
   choice.processor.close(events);
   // Before the client can see the end and ask again.
   keep_turn(choice);
+  count_broken_calls(choice);
   if (streaming() && open_choices() == 0 && on_body_) store(choices_[0].processor.body());
   if (is_chat()) {
     send_last_chat_events(events, choice);
@@ -110,6 +118,18 @@ void ChatJob::write_end(std::size_t index, ChoiceEnd end, const engine::Output&)
   } else {
     send_events(events);
   }
+}
+
+// Of a turn that the model ended itself: calls whose arguments are no JSON object, and tags that made no call.
+void ChatJob::count_broken_calls(const Choice& choice) {
+  if (!request_.parsing.parse_tool_calls || choice.end != ChoiceEnd::kStop || choice.processor.stopped_by_sequence())
+    return;
+  uint64_t broken = choice.calls_marked && choice.processor.tool_calls().empty() ? 1 : 0;
+  for (const codec::ToolCall& call : choice.processor.tool_calls()) {
+    const Result<Json> arguments = parse_json(call.arguments);
+    if (!arguments || !arguments->is_object()) ++broken;
+  }
+  if (broken > 0) app_.metrics().tool_call_parse_failures.add(broken);
 }
 
 // A turn with tool calls that the model ended itself: its tokens stand for its text when it comes back.

@@ -21,7 +21,10 @@ class ChatJob final : public AnswerJob {
   // follows; where it is given, a turn with tool calls is kept for exact replay. `on_body` gets the finished response
   // (Responses store).
   ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::ConvertedRequest request, RequestRecord record,
-          TimelineRef timeline, std::vector<TokenId> answer_start, std::function<void(Json)> on_body = {});
+          TimelineRef timeline, std::vector<TokenId> answer_start, std::function<void(Json)> on_body = {},
+          bool background = false);
+
+  bool background() const override { return background_; }
 
   // Of a Responses request, before start(): its body as it would be if nothing were said.
   Json empty_body() const { return parse_json(choices_[0].processor.body()).value_or(Json(Json::Object{})); }
@@ -30,7 +33,8 @@ class ChatJob final : public AnswerJob {
   struct Choice {
     codec::OutputProcessor processor;
     ChoiceEnd end = ChoiceEnd::kStop;
-    std::vector<TokenId> ids;  // of the answer, where the turn may be kept
+    std::vector<TokenId> ids;   // of the answer, where the turn may be kept
+    bool calls_marked = false;  // it has the mark that tags of calls have
   };
 
   void write_start() override;
@@ -46,6 +50,7 @@ class ChatJob final : public AnswerJob {
 
   bool is_chat() const { return request_.api == codec::Api::kChat; }
   void keep_turn(const Choice& choice);
+  void count_broken_calls(const Choice& choice);
   void send_events(std::span<const codec::StreamEvent> events);
   void send_last_chat_events(std::span<const codec::StreamEvent> events, const Choice& choice);
   void send_last_messages_events(std::span<const codec::StreamEvent> events, const Choice& choice);
@@ -61,6 +66,8 @@ class ChatJob final : public AnswerJob {
   const int64_t created_;
   const std::vector<TokenId> answer_start_;
   const std::function<void(Json)> on_body_;
+  const bool background_;
+  const std::optional<TokenId> call_mark_;
   std::vector<Choice> choices_;
   std::vector<engine::OutputToken> prompt_logprobs_;  // of the prompt's tokens from the second on
   int64_t sequence_number_ = 0;                       // Responses: of the next event

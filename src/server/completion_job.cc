@@ -16,6 +16,7 @@ codec::ConvertedRequest plain_request(const CompletionSpec& spec) {
   out.stream = true;
   out.conversation.thinking_mode = false;
   out.parsing.stop_sequences = spec.stop;
+  out.parsing.include_stop_text = spec.include_stop_text;
   return out;
 }
 

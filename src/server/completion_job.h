@@ -19,6 +19,7 @@ struct CompletionSpec {
   bool include_usage = false;
   int32_t logprobs = -1;  // alternatives per token; -1: none
   std::vector<std::string> stop;
+  bool include_stop_text = false;
   std::vector<std::string> prompt_texts;            // of each prompt, for echo
   std::vector<std::vector<int32_t>> prompt_tokens;  // the same, for logprobs with echo
 };

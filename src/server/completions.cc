@@ -212,6 +212,7 @@ std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, Ex
   rest.set("echo", Json());
   rest.set("prompt_logprobs", Json());
   const ChatExtras extras = DI_TRY(read_chat_extras(rest, *service.tokenizer));
+  spec.include_stop_text = extras.include_stop_text;
   engine::SamplingParams sampling = DI_TRY(read_sampling(body, extras, service.tokenizer->vocab_size()));
   sampling.logprobs = spec.logprobs >= 0;
   sampling.top_logprobs = std::max(0, spec.logprobs);

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <unordered_set>
+#include <utility>
+
+#include "structured/openai_strict.h"
 
 namespace di::server {
 namespace {
@@ -41,7 +45,7 @@ class Reader {
     if (!found_.empty()) wanted = std::move(found_[0]);
     DI_TRY(tools(wanted));
     if (!wanted) return wanted;
-    DI_TRY(extension(wanted->spec));
+    DI_TRY(extension(*wanted));
     using codec::ThinkingStart;
     const auto start = request_.parsing.thinking_start;
     wanted->spec.reasoning = start && *start != ThinkingStart::kContentContinuation && !constrain_reasoning_;
@@ -155,25 +159,36 @@ class Reader {
 
   // vLLM's older names, SGLang's and llama.cpp's.
   Read single_fields() {
-    const auto read = [&](const char* key, auto&& how) -> Read {
-      const Json* value = body_.find_value(key);
-      return value == nullptr ? Read() : how(*value, std::string(key));
+    using Field = std::pair<std::string_view, ConstraintKind>;
+    constexpr std::array<Field, 4> kOld = {{{"guided_json", ConstraintKind::kJsonSchema},
+                                            {"guided_regex", ConstraintKind::kRegex},
+                                            {"guided_choice", ConstraintKind::kChoice},
+                                            {"guided_grammar", ConstraintKind::kGrammar}}};
+    constexpr std::array<Field, 5> kSingle = {{{"json_schema", ConstraintKind::kJsonSchema},
+                                               {"regex", ConstraintKind::kRegex},
+                                               {"ebnf", ConstraintKind::kEbnf},
+                                               {"grammar", ConstraintKind::kGrammar},
+                                               {"structural_tag", ConstraintKind::kStructuralTag}}};
+    const auto read = [&](const Json& object, std::string_view prefix, std::span<const Field> fields) -> Read {
+      for (const auto& [key, kind] : fields) {
+        const Json* value = object.find_value(key);
+        if (value == nullptr) continue;
+        const std::string param = fmt::format("{}{}", prefix, key);
+        const bool json = kind == ConstraintKind::kJsonSchema || kind == ConstraintKind::kStructuralTag;
+        const bool choice = kind == ConstraintKind::kChoice;
+        DI_TRY(choice ? choice_field(*value, param)
+               : json ? json_field(kind, *value, param)
+                      : text_field(kind, *value, param));
+      }
+      return {};
     };
-    const auto text = [&](ConstraintKind kind) {
-      return [this, kind](const Json& v, const std::string& p) { return text_field(kind, v, p); };
-    };
-    const auto json = [&](ConstraintKind kind) {
-      return [this, kind](const Json& v, const std::string& p) { return json_field(kind, v, p); };
-    };
-    DI_TRY(read("guided_json", json(ConstraintKind::kJsonSchema)));
-    DI_TRY(read("guided_regex", text(ConstraintKind::kRegex)));
-    DI_TRY(read("guided_choice", [&](const Json& v, const std::string& p) { return choice_field(v, p); }));
-    DI_TRY(read("guided_grammar", text(ConstraintKind::kGrammar)));
-    DI_TRY(read("json_schema", json(ConstraintKind::kJsonSchema)));
-    DI_TRY(read("regex", text(ConstraintKind::kRegex)));
-    DI_TRY(read("ebnf", text(ConstraintKind::kEbnf)));
-    DI_TRY(read("grammar", text(ConstraintKind::kGrammar)));
-    DI_TRY(read("structural_tag", json(ConstraintKind::kStructuralTag)));
+    const size_t before = found_.size();
+    DI_TRY(read(body_, "", kOld));
+    if (found_.size() > before)
+      found_.back().warnings.push_back(fmt::format("deprecated_field;{}", found_.back().param));
+    DI_TRY(read(body_, "", kSingle));
+    if (const Json* inner = body_.find_value("sampling_params"); inner != nullptr && inner->is_object())
+      DI_TRY(read(*inner, "sampling_params.", kSingle));
     if (found_.empty()) return {};
     return whitespace_pattern(body_, "guided_whitespace_pattern", "guided_whitespace_pattern",
                               found_.back().spec.options);
@@ -232,7 +247,8 @@ class Reader {
   }
 
   // The object "deepinfer" of server.md §4.1.
-  Read extension(ConstraintSpec& spec) {
+  Read extension(WantedConstraint& wanted) {
+    ConstraintSpec& spec = wanted.spec;
     const Json* own = body_.find_value("deepinfer");
     if (own == nullptr) return {};
     if (!own->is_object()) return wrong("deepinfer", "an object", *own);
@@ -251,13 +267,13 @@ class Reader {
     };
     constexpr std::array<std::string_view, 2> kOrders = {"schema", "any"};
     constexpr std::array<std::string_view, 3> kSpaces = {"flexible", "compact", "any"};
-    constexpr std::array<std::string_view, 1> kProfiles = {"default"};
+    constexpr std::array<std::string_view, 2> kProfiles = {"default", "openai-strict"};
     constexpr std::array kSpaceValues = {structured::Whitespace::kFlexible, structured::Whitespace::kCompact,
                                          structured::Whitespace::kAny};
     if (const auto order = DI_TRY(one_of("property_order", kOrders)))
       spec.options.property_order = *order == 0 ? structured::PropertyOrder::kSchema : structured::PropertyOrder::kAny;
     if (const auto space = DI_TRY(one_of("whitespace", kSpaces))) spec.options.whitespace = kSpaceValues[*space];
-    DI_TRY(one_of("profile", kProfiles));
+    if (const auto profile = DI_TRY(one_of("profile", kProfiles))) wanted.openai_strict = *profile == 1;
     return whitespace_pattern(*own, "whitespace_pattern", "deepinfer.whitespace_pattern", spec.options);
   }
 
@@ -272,6 +288,14 @@ ApiFailure failure_of(const structured::CompileError& error, const std::string& 
   std::string where = param;
   if (!error.pointer.empty()) where += "#" + error.pointer;
   return {ErrorKind::kInvalidRequest, error.text(), error.code, std::move(where), 0};
+}
+
+std::optional<structured::CompileError> breaks_profile(const WantedConstraint& wanted) {
+  if (!wanted.openai_strict) return std::nullopt;
+  const ConstraintSpec& spec = wanted.spec;
+  if (spec.kind == ConstraintKind::kJsonSchema) return structured::breaks_openai_strict(spec.payload);
+  if (spec.kind == ConstraintKind::kToolCalls) return structured::tools_break_openai_strict(spec.payload);
+  return std::nullopt;
 }
 
 }  // namespace
@@ -306,6 +330,7 @@ void compile_constraint(App& app, const Service& service, WantedConstraint wante
                                    wanted.param,
                                    0}));
   }
+  if (const auto broken = breaks_profile(wanted)) return then(Failure(failure_of(*broken, wanted.param)));
   auto on_worker = [&app, param = std::move(wanted.param),
                     then = std::move(then)](const structured::Expected<structured::CompiledRef>& verdict) {
     app.workers().post([verdict, param, then] {

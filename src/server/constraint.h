@@ -18,7 +18,9 @@ namespace di::server {
 
 struct WantedConstraint {
   structured::ConstraintSpec spec;
-  std::string param;  // the field that errors name, as "response_format.json_schema.schema"
+  std::string param;                  // the field that errors name, as "response_format.json_schema.schema"
+  bool openai_strict = false;         // schemas have to fit the profile of structured-output.md §8.2
+  std::vector<std::string> warnings;  // `code;field`
 };
 
 // Nothing: the output is free. `body` is the request as sent (its schemas are those to enforce), `request` the codec's

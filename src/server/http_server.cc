@@ -1,6 +1,13 @@
+// The listener itself: connections, the two threads that serve them, long because no header may name Asio's types.
 #include "server/http_server.h"
 
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -8,6 +15,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -35,10 +43,28 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using SteadyClock = std::chrono::steady_clock;
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
+using Unix = asio::local::stream_protocol;
 constexpr size_t kPipelinedBytes = 64 << 10;  // read ahead while an answer is being written
 
 std::chrono::milliseconds ms(int64_t n) {
   return std::chrono::milliseconds(n);
+}
+
+// Whether the first bytes of a connection ask whether this server is well.
+bool is_probe(std::string_view head, std::string_view root_path) {
+  if (head.starts_with("GET ")) {
+    head.remove_prefix(4);
+  } else if (head.starts_with("HEAD ")) {
+    head.remove_prefix(5);
+  } else {
+    return false;
+  }
+  if (!root_path.empty() && head.starts_with(root_path)) head.remove_prefix(root_path.size());
+  for (const std::string_view path : {"/livez", "/readyz", "/health", "/ping"}) {
+    if (head.starts_with(path) && head.size() > path.size() && (head[path.size()] == ' ' || head[path.size()] == '?'))
+      return true;
+  }
+  return false;
 }
 
 // The bytes of one client, behind TLS where `session` is given.
@@ -88,7 +114,16 @@ class ClientStream {
 
 struct HttpServer::State {
   State(const HttpLimits& l, Handler h, const Clock& c)
-      : limits(l), handler(std::move(h)), clock(c), io(1), work(io.get_executor()), acceptor(io), retry(io) {}
+      : limits(l),
+        handler(std::move(h)),
+        clock(c),
+        io(1),
+        probe_io(1),
+        work(io.get_executor()),
+        probe_work(probe_io.get_executor()),
+        acceptor(probe_io),
+        unix_acceptor(probe_io),
+        retry(probe_io) {}
 
   HttpLimits limits;
   Handler handler;
@@ -96,14 +131,19 @@ struct HttpServer::State {
   std::unique_ptr<TlsListener> tls;  // null: plain
   HttpCounters counters;
   asio::io_context io;
+  asio::io_context probe_io;  // accepts, and serves the connections that begin with a probe
   asio::executor_work_guard<asio::io_context::executor_type> work;
-  tcp::acceptor acceptor;
+  asio::executor_work_guard<asio::io_context::executor_type> probe_work;
+  tcp::acceptor acceptor;  // one of these two is open
+  Unix::acceptor unix_acceptor;
+  std::string unix_path;
   asio::steady_timer retry;
   std::atomic<bool> stopping{false};
   uint16_t port = 0;
 
   class Connection;
-  std::list<std::weak_ptr<Connection>> connections;  // io thread only
+  std::mutex connections_mutex;  // guards connections
+  std::list<std::weak_ptr<Connection>> connections;
 
   mutable std::mutex idle_mutex;  // guards open_exchanges
   mutable std::condition_variable idle;
@@ -117,10 +157,14 @@ struct HttpServer::State {
     idle.notify_all();
   }
 
-  asio::awaitable<void> accept_loop();
+  template <class Acceptor>
+  asio::awaitable<void> accept_loop(Acceptor& from);
+  template <class Socket>
+  asio::awaitable<void> admit(std::shared_ptr<Socket> socket);
+  void serve(asio::io_context& on, int fd);
 };
 
-// One client. Everything runs on the io thread.
+// One client. Everything runs on one of the two threads.
 class HttpServer::State::Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(State& server, tcp::socket socket)
@@ -152,9 +196,12 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
     socket_.close(ignored);
   }
 
-  // Closes the connection when it only waits for a next request.
+  // From any thread: closes the connection when it only waits for a next request.
   void stop_if_idle() {
-    if (idle_) socket_.cancel();
+    asio::post(socket_.get_executor(), [self = shared_from_this(), this] {
+      error_code ignored;
+      if (idle_) socket_.cancel(ignored);
+    });
   }
 
  private:
@@ -450,10 +497,11 @@ class HttpServer::State::Connection : public std::enable_shared_from_this<Connec
   bool drain_input_ = false;
 };
 
-asio::awaitable<void> HttpServer::State::accept_loop() {
+template <class Acceptor>
+asio::awaitable<void> HttpServer::State::accept_loop(Acceptor& from) {
   for (;;) {
-    auto [ec, socket] = co_await acceptor.async_accept(kTuple);
-    if (ec == asio::error::operation_aborted || !acceptor.is_open()) co_return;
+    auto [ec, socket] = co_await from.async_accept(kTuple);
+    if (ec == asio::error::operation_aborted || !from.is_open()) co_return;
     if (ec) {
       // Out of file descriptors, mostly: existing clients go on, new ones wait in the backlog.
       DI_LOG(kWarn, "cannot accept a connection: {}", ec.message());
@@ -461,11 +509,53 @@ asio::awaitable<void> HttpServer::State::accept_loop() {
       co_await retry.async_wait(kTuple);
       continue;
     }
+    asio::co_spawn(probe_io, admit(std::make_shared<decltype(socket)>(std::move(socket))), asio::detached);
+  }
+}
+
+// Looks at the first bytes of a new connection, which stay where they are, and gives it to one of the two threads.
+template <class Socket>
+asio::awaitable<void> HttpServer::State::admit(std::shared_ptr<Socket> socket) {
+  bool probe = false;
+  if (!tls) {
+    counters.connections.fetch_add(1);
+    asio::steady_timer deadline(probe_io, ms(limits.header_timeout_ms));
+    deadline.async_wait([socket](const error_code& ec) {
+      error_code ignored;
+      if (!ec) socket->cancel(ignored);
+    });
+    const auto [ec] = co_await socket->async_wait(Socket::wait_read, kTuple);
+    deadline.cancel();
+    counters.connections.fetch_sub(1);
+    if (ec) co_return;
+    std::array<char, 256> head{};
+    const ssize_t n = recv(socket->native_handle(), head.data(), head.size(), MSG_PEEK | MSG_DONTWAIT);
+    probe = n > 0 && is_probe({head.data(), static_cast<size_t>(n)}, limits.root_path);
+  }
+  error_code ec;
+  const int fd = socket->release(ec);
+  if (ec) co_return;
+  serve(probe ? probe_io : io, fd);
+}
+
+// The connection behind `fd`, which it owns. A Unix socket is read and written as a TCP socket is.
+void HttpServer::State::serve(asio::io_context& on, int fd) {
+  asio::post(on, [this, &on, fd] {
+    tcp::socket socket(on);
+    error_code ec;
+    socket.assign(tcp::v4(), fd, ec);
+    if (ec) {
+      close(fd);
+      return;
+    }
     auto connection = std::make_shared<Connection>(*this, std::move(socket));
-    std::erase_if(connections, [](const std::weak_ptr<Connection>& c) { return c.expired(); });
-    connections.push_back(connection);
+    {
+      const std::lock_guard lock(connections_mutex);
+      std::erase_if(connections, [](const std::weak_ptr<Connection>& c) { return c.expired(); });
+      connections.push_back(connection);
+    }
     asio::co_spawn(
-        io, [connection] { return connection->run(); },
+        on, [connection] { return connection->run(); },
         [connection](const std::exception_ptr& failure) {
           if (!failure) return;
           try {
@@ -474,7 +564,7 @@ asio::awaitable<void> HttpServer::State::accept_loop() {
             DI_LOG(kError, "connection failed: {}", e.what());
           }
         });
-  }
+  });
 }
 
 HttpServer::HttpServer(const HttpLimits& limits, Handler handler, const Clock& clock)
@@ -487,7 +577,10 @@ HttpServer::~HttpServer() {
 void HttpServer::stop() {
   if (!thread_.joinable()) return;
   state_->io.stop();
+  state_->probe_io.stop();
   thread_.join();
+  probe_thread_.join();
+  if (!state_->unix_path.empty()) unlink(state_->unix_path.c_str());
 }
 
 Result<void> HttpServer::start(const std::string& host, uint16_t port, const TlsFiles& tls) {
@@ -505,18 +598,49 @@ Result<void> HttpServer::start(const std::string& host, uint16_t port, const Tls
   if (!ec) acceptor.listen(4096, ec);
   if (ec) return fail(Errc::kUnavailable, "cannot listen on {}:{}: {}", host, port, ec.message());
   state_->port = acceptor.local_endpoint().port();
-  asio::co_spawn(state_->io, state_->accept_loop(), asio::detached);
-  thread_ = std::thread([this] {
+  asio::co_spawn(state_->probe_io, state_->accept_loop(acceptor), asio::detached);
+  run();
+  return {};
+}
+
+Result<void> HttpServer::start_unix(const std::string& path, const TlsFiles& tls) {
+  if (!tls.certificate.empty()) state_->tls = DI_TRY(TlsListener::create(tls, state_->clock));
+  error_code ec;
+  if (path.size() >= sizeof(sockaddr_un::sun_path))
+    return fail(Errc::kInvalidRequest, "the path of a Unix socket has {} bytes, fewer than {} are possible",
+                path.size(), sizeof(sockaddr_un::sun_path));
+  const Unix::endpoint endpoint(path);
+  struct stat found{};
+  if (stat(path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode)) {
+    Unix::socket other(state_->io);
+    other.connect(endpoint, ec);
+    if (ec == asio::error::connection_refused) unlink(path.c_str());
+    ec = {};
+  }
+  Unix::acceptor& acceptor = state_->unix_acceptor;
+  acceptor.open(endpoint.protocol(), ec);
+  if (!ec) acceptor.bind(endpoint, ec);
+  if (!ec) acceptor.listen(4096, ec);
+  if (ec) return fail(Errc::kUnavailable, "cannot listen on {}: {}", path, ec.message());
+  state_->unix_path = path;
+  asio::co_spawn(state_->probe_io, state_->accept_loop(acceptor), asio::detached);
+  run();
+  return {};
+}
+
+void HttpServer::run() {
+  const auto turn = [](asio::io_context& io) {
     for (;;) {
       try {
-        state_->io.run();
+        io.run();
         return;
       } catch (const std::exception& e) {
         DI_LOG(kError, "http server: {}", e.what());
       }
     }
-  });
-  return {};
+  };
+  thread_ = std::thread([this, turn] { turn(state_->io); });
+  probe_thread_ = std::thread([this, turn] { turn(state_->probe_io); });
 }
 
 uint16_t HttpServer::port() const {
@@ -528,9 +652,11 @@ const HttpCounters& HttpServer::counters() const {
 
 void HttpServer::stop_accepting() {
   state_->stopping.store(true);
-  asio::post(state_->io, [state = state_.get()] {
+  asio::post(state_->probe_io, [state = state_.get()] {
     error_code ignored;
     state->acceptor.close(ignored);
+    state->unix_acceptor.close(ignored);
+    const std::lock_guard lock(state->connections_mutex);
     for (const std::weak_ptr<State::Connection>& weak : state->connections) {
       if (const auto connection = weak.lock()) connection->stop_if_idle();
     }

@@ -1,6 +1,8 @@
 // The HTTP/1.1 listener: accepts connections, reads requests within the limits of server.md §2, hands each to a handler
 // and writes the answer, with keep-alive, back-pressure and detection of clients that have gone. One thread serves all
-// connections; the handler is called on it and must not block.
+// connections but those that begin with a health probe: these stay on a second thread, which has little else to do than
+// to accept connections, so that a probe never waits for the streams of others. The handler is called on both threads
+// and must not block.
 #pragma once
 
 #include <atomic>
@@ -51,6 +53,8 @@ class HttpServer {
   // Binds and starts serving. Port 0: any free one. Errors: kUnavailable when the address is taken or not ours,
   // kInvalidRequest when the host is unknown or the certificates cannot be used.
   Result<void> start(const std::string& host, uint16_t port, const TlsFiles& tls = {});
+  // The same on a Unix socket; a file that a dead server left there is replaced.
+  Result<void> start_unix(const std::string& path, const TlsFiles& tls = {});
   uint16_t port() const;
   const HttpCounters& counters() const;
 
@@ -66,8 +70,11 @@ class HttpServer {
   struct State;
 
  private:
+  void run();
+
   std::unique_ptr<State> state_;
   std::thread thread_;
+  std::thread probe_thread_;
 };
 
 }  // namespace di::server

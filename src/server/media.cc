@@ -51,8 +51,12 @@ class DecoderSlot {
 
 }  // namespace
 
-Media::Media(MediaOptions options)
-    : options_(std::move(options)), decoding_(options_.decoders), workers_(options_.threads) {}
+Media::Media(MediaOptions options, FileStore& files, const Clock& clock)
+    : options_(std::move(options)),
+      files_(files),
+      clock_(clock),
+      decoding_(options_.decoders),
+      workers_(options_.threads) {}
 
 codec::ApiResult<std::vector<codec::ResolvedImage>> Media::resolve(const std::string& tenant,
                                                                    std::span<const codec::ImageSource> sources) {
@@ -69,6 +73,10 @@ codec::ApiResult<std::vector<codec::ResolvedImage>> Media::resolve(const std::st
   options.digests = true;
   options.cache = &cache_;
   options.cache_scope = tenant;
+  options.files = [this, &tenant](const std::string& id) -> std::shared_ptr<const std::string> {
+    const std::optional<StoredFile> file = files_.get(tenant, id, clock_.unix_seconds());
+    return file ? file->bytes : nullptr;
+  };
   const DecoderSlot slot(decoding_);
   return codec::resolve_images(sources, options_.limits, options, fetch, quota);
 }

@@ -1,7 +1,7 @@
-// The images of requests: read from data URLs, fetched where that is allowed, decoded, counted in tokens and given the
-// digest that stands for their pixels in the identity of cached KV (vision.md §2, §9.1). Work goes to threads of its
-// own, so that a slow link or a large picture holds up neither text requests nor the network; at most `decoders`
-// requests decode at once, one image each, whatever the number of threads. Thread-safe.
+// The images of requests: read from data URLs and uploaded files, fetched where that is allowed, decoded, counted in
+// tokens and given the digest that stands for their pixels in the identity of cached KV (vision.md §2, §9.1). Work goes
+// to threads of its own, so that a slow link or a large picture holds up neither text requests nor the network; at most
+// `decoders` requests decode at once, one image each, whatever the number of threads. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "codec/image/cache.h"
 #include "codec/image/resolve.h"
+#include "server/file_store.h"
 #include "server/media_fetch.h"
 #include "server/workers.h"
 
@@ -28,7 +30,8 @@ struct MediaOptions {
 
 class Media {
  public:
-  explicit Media(MediaOptions options);
+  // The store and the clock outlive it.
+  Media(MediaOptions options, FileStore& files, const Clock& clock);
 
   void post(std::function<void()> task) { workers_.post(std::move(task)); }
   // Finishes the tasks that are queued; from then on nothing runs.
@@ -39,8 +42,12 @@ class Media {
   codec::ApiResult<std::vector<codec::ResolvedImage>> resolve(const std::string& tenant,
                                                               std::span<const codec::ImageSource> sources);
 
+  const codec::ImageCache& cache() const { return cache_; }
+
  private:
   const MediaOptions options_;
+  FileStore& files_;
+  const Clock& clock_;
   std::counting_semaphore<> decoding_;
   codec::ImageCache cache_;
   Workers workers_;

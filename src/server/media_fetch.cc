@@ -10,6 +10,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
+#include <charconv>
 #include <chrono>
 #include <optional>
 
@@ -103,8 +104,8 @@ class Fetch {
     asio::ssl::stream<beast::tcp_stream> stream(io, tls_);
     beast::tcp_stream& plain = stream.next_layer();
     plain.expires_after(std::chrono::milliseconds(options_.policy.connect_ms));
-    co_await plain.async_connect(*endpoint, token);
-    if (problem) co_return fail(Errc::kUnavailable, "link: {} cannot be connected to", url.host);
+    const Result<void> connected = co_await connect(plain, *endpoint, url);
+    if (!connected) co_return std::unexpected(connected.error());
     plain.expires_at(deadline);
     if (!url.tls) co_return co_await request(plain, url);
     std::string name = url.host;  // told to the server before it shows its certificate
@@ -116,6 +117,36 @@ class Fetch {
     co_await stream.async_handshake(asio::ssl::stream_base::client, token);
     if (problem) co_return fail(Errc::kUnavailable, "link: no TLS connection to {}", url.host);
     co_return co_await request(stream, url);
+  }
+
+  // To the checked address: directly, or through the proxy, which gets no name that it could resolve anew.
+  asio::awaitable<Result<void>> connect(beast::tcp_stream& stream, Tcp::endpoint to, const codec::FetchUrl& url) {
+    error_code problem;
+    auto token = asio::redirect_error(asio::use_awaitable, problem);
+    if (options_.proxy_port == 0) {
+      co_await stream.async_connect(to, token);
+      if (problem) co_return fail(Errc::kUnavailable, "link: {} cannot be connected to", url.host);
+      co_return Result<void>();
+    }
+    Tcp::resolver resolver(stream.get_executor());
+    const auto proxy = co_await resolver.async_resolve(options_.proxy_host, std::to_string(options_.proxy_port), token);
+    if (!problem) co_await stream.async_connect(proxy, token);
+    if (problem) co_return fail(Errc::kUnavailable, "link: the proxy cannot be connected to");
+    const std::string address = to.address().is_v6() ? "[" + to.address().to_string() + "]" : to.address().to_string();
+    const std::string target = address + ":" + std::to_string(to.port());
+    http::request<http::empty_body> message(http::verb::connect, target, 11);
+    message.set(http::field::host, target);
+    co_await http::async_write(stream, message, token);
+    http::response_parser<http::empty_body> parser;
+    parser.skip(true);
+    beast::flat_buffer buffer;
+    if (!problem) co_await http::async_read_header(stream, buffer, parser, token);
+    if (problem) co_return fail(Errc::kUnavailable, "link: the proxy does not answer");
+    if (parser.get().result() != http::status::ok) {
+      co_return fail(Errc::kUnavailable, "link: the proxy answers with status {} for {}", parser.get().result_int(),
+                     url.host);
+    }
+    co_return Result<void>();
   }
 
   template <class Stream>
@@ -156,6 +187,26 @@ class Fetch {
 
 Result<std::string> fetch_media(const MediaFetchOptions& options, const std::string& url, size_t max_bytes) {
   return Fetch(options, max_bytes).run(url);
+}
+
+Result<void> set_proxy(MediaFetchOptions& options, std::string_view text) {
+  std::string_view rest = text;
+  if (rest.starts_with("http://")) rest.remove_prefix(7);
+  if (rest.ends_with('/')) rest.remove_suffix(1);
+  const size_t colon = rest.rfind(':');
+  int port = 0;
+  if (colon != std::string_view::npos) {
+    const std::string_view digits = rest.substr(colon + 1);
+    const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+    if (read.ec != std::errc() || read.ptr != digits.data() + digits.size()) port = 0;
+  }
+  std::string_view host = rest.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  if (port < 1 || port > 65535 || host.empty() || host.find_first_of("/@ ") != std::string_view::npos)
+    return fail(Errc::kInvalidRequest, "`{}` is no proxy, expected http://HOST:PORT", text);
+  options.proxy_host = std::string(host);
+  options.proxy_port = static_cast<uint16_t>(port);
+  return {};
 }
 
 codec::ImageFetcher make_image_fetcher(MediaFetchOptions options) {

@@ -236,26 +236,31 @@ std::expected<codec::ConvertedRequest, ApiFailure> convert_body(App& app, const 
   const bool mapped =
       api == codec::Api::kMessages && name != nullptr && name->starts_with("claude") && !options.models.contains(*name);
   const std::string& served = app.config().served_model_names[0];
+  codec::ReplayStore* turns = app.turns();
+  // An older name for "without thinking", unless the request says otherwise (server.md §4.1).
+  const bool plain = name != nullptr && *name == "deepseek-chat" && options.default_thinking_mode && extended;
+  const bool restores = turns != nullptr && options.missing_reasoning == codec::MissingReasoning::kReject;
+  std::optional<codec::CodecOptions> own;
+  if (plain || restores) own = options;
+  if (plain) own->default_thinking_mode = false;
+  if (restores) own->knows_turn = [&](const codec::Message& message) { return turns->knows(tenant, message); };
   codec::ApiResult<codec::ConvertedRequest> converted = [&] {
-    // An older name for "without thinking", unless the request says otherwise (server.md §4.1).
-    if (name != nullptr && *name == "deepseek-chat" && options.default_thinking_mode && extended) {
-      codec::CodecOptions other = options;
-      other.default_thinking_mode = false;
-      return codec::convert_parsed_request(api, body, other);
-    }
-    if (!mapped) return codec::convert_parsed_request(api, body, options);
+    if (!mapped) return codec::convert_parsed_request(api, body, own ? *own : options);
     Json other = body;
     other.set("model", Json(served));
-    return codec::convert_parsed_request(api, other, options);
+    return codec::convert_parsed_request(api, other, own ? *own : options);
   }();
   if (!converted) {
     ApiFailure failure = from_api_error(converted.error());
-    if (failure.message.find("must be passed back") != std::string::npos) failure.param = missing_reasoning(body);
+    if (failure.message.find("must be passed back") != std::string::npos) {
+      failure.param = missing_reasoning(body);
+      failure.code = "invalid_request_error";
+    }
     return std::unexpected(std::move(failure));
   }
   if (mapped) converted->model = *name;
   if (auto failure = check_limits(body, *converted, app.config())) return std::unexpected(*failure);
-  if (codec::ReplayStore* turns = app.turns()) codec::attach_replays(converted->conversation, tenant, *turns);
+  if (turns != nullptr) codec::attach_replays(converted->conversation, tenant, *turns);
   return std::move(*converted);
 }
 
@@ -266,11 +271,14 @@ std::optional<ApiFailure> check_sources(const App& app, std::span<const codec::I
   for (const codec::ImageSource& source : sources) {
     const bool link = source.kind == codec::ImageSource::Kind::kUrl;
     const bool vision = app.codec() != nullptr && app.codec()->vision;
-    if (vision && (!link || app.config().media_fetch.policy.enabled)) continue;
+    const bool file = source.kind == codec::ImageSource::Kind::kFile;
+    if (vision && (!link || app.config().media_fetch.policy.enabled) && (!file || app.config().files_store > 0))
+      continue;
     const std::string param = source.path.substr(source.path.starts_with('.') ? 1 : 0);
     return ApiFailure{ErrorKind::kInvalidRequest,
-                      vision ? "images are not fetched from other places; send them as a base64 data URL"
-                             : "images are not supported: this model has no vision",
+                      !vision ? "images are not supported: this model has no vision"
+                      : file  ? "this server keeps no files (--files-store); send images as a base64 data URL"
+                              : "images are not fetched from other places; send them as a base64 data URL",
                       "unsupported_parameter", param.empty() ? "messages" : param, 0};
   }
   return std::nullopt;

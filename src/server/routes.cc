@@ -59,14 +59,29 @@ void ping(App& app, const ExchangeRef& exchange) {
 
 void version(App& app, const ExchangeRef& exchange) {
   std::string body;
-  JsonWriter(body).begin_object().key("version").value(DI_VERSION).end_object();
+  JsonWriter w(body);
+#ifdef NDEBUG
+  constexpr std::string_view kBuild = "release";
+#else
+  constexpr std::string_view kBuild = "debug checks";
+#endif
+  w.begin_object().key("version").value(DI_VERSION).key("build").value(kBuild).key("compiler").value(__VERSION__);
+  w.key("backend");
+  if (app.service() == nullptr) {
+    w.null();
+  } else {
+    w.value(app.service()->engine->info().backend);
+  }
+  w.end_object();
   app.reply_json(*exchange, std::move(body));
 }
 
 void metrics(App& app, const ExchangeRef& exchange) {
+  const bool open = exchange->request().header("accept").find("application/openmetrics-text") != std::string_view::npos;
   HttpResponse response;
-  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  response.body = app.metrics().text();
+  response.content_type =
+      open ? "application/openmetrics-text; version=1.0.0; charset=utf-8" : "text/plain; version=0.0.4; charset=utf-8";
+  response.body = open ? app.metrics().open_metrics() : app.metrics().text();
   exchange->reply(std::move(response));
 }
 
@@ -297,6 +312,10 @@ constexpr Route kRoutes[] = {
     {"POST", "/admin/drain", handle_drain, kAdmin, true, false, false, "Take no new work, finish, end"},
     {"POST", "/admin/undrain", handle_undrain, kAdmin, true, false, false, "Take work again while draining"},
     {"POST", "/admin/log_level", handle_log_level, kAdmin, true, true, false, "Change the log level"},
+    {"GET", "/admin/cache/stats", handle_cache_stats, kAdmin, false, false, false, "What the prefix cache holds"},
+    {"POST", "/admin/cache/flush", handle_cache_flush, kAdmin, true, true, false, "Forget earlier prompts"},
+    {"POST", "/reset_prefix_cache", handle_cache_flush, kAdmin, true, true},  // as vLLM names it
+    {"POST", "/admin/cache/lookup", handle_cache_lookup, kAdmin, true, true, false, "How much of a prompt is known"},
     {"GET", "/openapi.json", handle_openapi, kInference, true, false, false, "This description"},
 };
 
@@ -351,6 +370,17 @@ std::string_view last_segment(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
 }
 
+RouteDecision no_route(const HttpRequest& request) {
+  RouteDecision decision;
+  decision.failure =
+      ApiFailure{ErrorKind::kNotFound,
+                 fmt::format("no such path: {} {}", request.method, std::string_view(request.path).substr(0, 300)),
+                 {},
+                 {},
+                 0};
+  return decision;
+}
+
 RouteDecision find_route(const HttpRequest& request) {
   RouteDecision decision;
   const bool normal = is_normal_path(request.path);
@@ -368,12 +398,7 @@ RouteDecision find_route(const HttpRequest& request) {
   decision.allow = fmt::format("{}", fmt::join(allowed, ", "));
   if (decision.route == nullptr) {
     if (decision.allow.empty()) {
-      decision.failure =
-          ApiFailure{ErrorKind::kNotFound,
-                     fmt::format("no such path: {} {}", request.method, std::string_view(request.path).substr(0, 300)),
-                     {},
-                     {},
-                     0};
+      decision.failure = no_route(request).failure;
     } else {
       decision.failure = ApiFailure{ErrorKind::kMethodNotAllowed,
                                     fmt::format("{} is not allowed here, expected {}", request.method, decision.allow),

@@ -23,6 +23,11 @@ struct Route {
   bool json_body = false;         // the content type is checked
   bool limited = false;           // counts against the key's limits
   std::string_view summary = {};  // for /openapi.json; empty: an alias that is not listed
+
+  // Belongs to the administration's port, where there is one: administration, metrics and the web page.
+  bool is_administration() const {
+    return scope == Scope::kAdmin || scope == Scope::kMetrics || path == "/" || path.starts_with("/ui");
+  }
 };
 
 struct RouteDecision {
@@ -33,6 +38,8 @@ struct RouteDecision {
 };
 
 RouteDecision find_route(const HttpRequest& request);
+// As if its path did not exist.
+RouteDecision no_route(const HttpRequest& request);
 
 // The table itself.
 std::span<const Route> all_routes();
@@ -57,6 +64,8 @@ void handle_delete_file(App& app, const ExchangeRef& exchange);
 void handle_drain(App& app, const ExchangeRef& exchange);
 void handle_undrain(App& app, const ExchangeRef& exchange);
 void handle_log_level(App& app, const ExchangeRef& exchange);
+void handle_cache_stats(App& app, const ExchangeRef& exchange);
+void handle_cache_flush(App& app, const ExchangeRef& exchange);
 void handle_loads(App& app, const ExchangeRef& exchange);
 void handle_server_info(App& app, const ExchangeRef& exchange);
 void handle_props(App& app, const ExchangeRef& exchange);

@@ -4,7 +4,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
+#include <span>
+#include <sstream>
 
 #include "base/cpu_time.h"
 #include "server/speculation_metrics.h"
@@ -45,6 +49,25 @@ double resident_bytes() {
   double resident = 0;
   file >> total >> resident;
   return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+// When this process was started, Unix time.
+double process_start_seconds() {
+  std::ifstream stat("/proc/self/stat");
+  const std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
+  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 2)));
+  std::string skipped;
+  for (int i = 0; i < 19; ++i) fields >> skipped;  // the state is the first behind the name, the start the 20th
+  double ticks = 0;
+  fields >> ticks;
+  std::ifstream system("/proc/stat");
+  for (std::string word; system >> word;) {
+    if (word != "btime") continue;
+    double booted = 0;
+    system >> booted;
+    return booted + ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+  }
+  return 0;
 }
 
 double open_files() {
@@ -117,6 +140,8 @@ ServerMetrics::ServerMetrics(const std::string& model_name, std::unique_ptr<Metr
                                        engine_labels(model_name, {{"finished_reason", "error"}}))),
       unknown_fields(registry->counter("deepinfer:unknown_request_fields_total",
                                        "Top-level members of request bodies that this server does not know.")),
+      tool_call_parse_failures(registry->counter("deepinfer:tool_call_parse_failures_total",
+                                                 "Tool calls of finished answers that could not be read as such.")),
       registry_(std::move(registry)),
       model_name_(model_name) {
   load_progress_ = &registry_->gauge("deepinfer:model_load_progress", "Part of the model that is loaded, 0 to 1.");
@@ -125,6 +150,11 @@ ServerMetrics::ServerMetrics(const std::string& model_name, std::unique_ptr<Metr
   registry_->gauge_from("process_open_fds", "Number of open file descriptors.", {}, open_files);
   registry_->counter_from("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", {},
                           process_cpu_seconds);
+  const double started = process_start_seconds();
+  registry_->gauge("process_start_time_seconds", "Start time of the process since the Unix epoch in seconds.")
+      .set(started);
+  grammar_compile_ =
+      &registry_->histogram("deepinfer:grammar_compile_seconds", "Time to compile a constraint.", kFirstTokenBounds);
   // All series are there with 0 from the start.
   for (const char* reason : {"queue_full", "rate_limit"}) rejection_counter(reason);
   for (const char* phase : {"queue", "prefill", "decode"}) {
@@ -152,8 +182,6 @@ void ServerMetrics::add_prompt_source_series() {
   for (const char* name : {"vllm:external_prefix_cache_queries_total", "vllm:external_prefix_cache_hits_total"})
     registry_->counter(name, "Prompt tokens looked up in and found by a cache outside this process.",
                        engine_labels(model_name_));
-  for (const char* name : {"vllm:mm_cache_queries_total", "vllm:mm_cache_hits_total"})
-    registry_->counter(name, "Images looked up in and found by a cache of their features.", engine_labels(model_name_));
   for (const char* state : {"awake", "weights_offloaded", "discard_all"}) {
     registry_
         ->gauge("vllm:engine_sleep_state", "1 for the state the engine is in.",
@@ -200,6 +228,7 @@ void ServerMetrics::add_engine_series() {
           [](const engine::EngineStats& s) { return static_cast<double>(s.prompt_tokens); });
   add_reuse_series();
   add_turn_series();
+  add_image_series();
   const auto phase = [&](const char* name, Read read) {
     registry_->counter_from("deepinfer:step_seconds_total",
                             "Time by phase: schedule, post, wait of the engine's thread, the rest of the device's.",
@@ -332,6 +361,11 @@ void ServerMetrics::add_reuse_series() {
       [](const Stats& s) { return static_cast<double>(s.kept_blocks); }, false);
   series("deepinfer:kv_blocks_evicted_total", "Known blocks that were given away.", {},
          [](const Stats& s) { return static_cast<double>(s.evicted_blocks); });
+  const char* by_tier = "Cached prompt tokens: blocks on the device, and of these those whose window was on the host.";
+  series("deepinfer:kv_hits_tokens_total", by_tier, {{"tier", "device"}, {"kind", "block"}},
+         [](const Stats& s) { return static_cast<double>(s.prefix_hits); });
+  series("deepinfer:kv_hits_tokens_total", by_tier, {{"tier", "host"}, {"kind", "swa"}},
+         [](const Stats& s) { return static_cast<double>(s.cached_by_host); });
   series("deepinfer:forks_total", "Choices that took over another one's prompt.", {},
          [](const Stats& s) { return static_cast<double>(s.forks); });
   constexpr std::array<Read, kv::kMissReasons> kMisses = {
@@ -367,6 +401,24 @@ void ServerMetrics::add_turn_series() {
                         reader([](const Stats& s) { return static_cast<double>(s.bytes); }));
 }
 
+// Images that were decoded lately (codec/image/cache.h).
+void ServerMetrics::add_image_series() {
+  using Stats = codec::ImageCache::Stats;
+  const auto reader = [this](double (*read)(const Stats&)) {
+    return [this, read] {
+      const codec::ImageCache* images = images_.load();
+      return images == nullptr ? 0.0 : read(images->stats());
+    };
+  };
+  const MetricLabels labels = engine_labels(model_name_);
+  registry_->counter_from("vllm:mm_cache_queries_total", "Images looked up among those decoded lately.", labels,
+                          reader([](const Stats& s) { return static_cast<double>(s.queries); }));
+  registry_->counter_from("vllm:mm_cache_hits_total", "Of these, found.", labels,
+                          reader([](const Stats& s) { return static_cast<double>(s.hits); }));
+  registry_->gauge_from("deepinfer:image_cache_entries", "Images that are known.", {},
+                        reader([](const Stats& s) { return static_cast<double>(s.entries); }));
+}
+
 void ServerMetrics::attach(const engine::EngineApi& engine) {
   const engine::EngineInfo& info = engine.info();
   registry_
@@ -400,10 +452,7 @@ void ServerMetrics::watch(const OtlpCounters& counters) {
 }
 
 void ServerMetrics::watch(structured::CompilePool& constraints) {
-  constraints.on_compiled([this](double seconds) {
-    registry_->histogram("deepinfer:grammar_compile_seconds", "Time to compile a constraint.", kFirstTokenBounds)
-        .observe(seconds);
-  });
+  constraints.on_compiled([this](double seconds) { grammar_compile_->observe(seconds); });
   const auto counter = [&](const char* result, uint64_t structured::CompilePoolStats::* member) {
     registry_->counter_from("deepinfer:grammar_cache_total", "Constraints asked for.", {{"result", result}},
                             [&constraints, member] { return static_cast<double>(constraints.stats().*member); });
@@ -412,30 +461,76 @@ void ServerMetrics::watch(structured::CompilePool& constraints) {
   counter("miss", &structured::CompilePoolStats::misses);
 }
 
-// A histogram that the engine keeps by itself.
-std::string ServerMetrics::iteration_tokens_text() const {
+// Histograms that the engine keeps by itself.
+std::string ServerMetrics::engine_histograms_text() const {
   const engine::EngineApi* engine = engine_.load();
   const engine::EngineStats stats = engine == nullptr ? engine::EngineStats{} : engine->stats();
-  std::string out =
-      "# HELP vllm:iteration_tokens_total Rows of a step.\n# TYPE vllm:iteration_tokens_total histogram\n";
-  uint64_t total = 0;
-  for (size_t i = 0; i < stats.iteration_tokens.size(); ++i) {
-    total += stats.iteration_tokens[i];
-    const std::string bound =
-        i < engine::kIterationTokenBounds.size() ? fmt::format("{}", engine::kIterationTokenBounds[i]) : "+Inf";
-    out += fmt::format("vllm:iteration_tokens_total_bucket{{model_name=\"{}\",engine=\"0\",le=\"{}\"}} {}\n",
-                       model_name_, bound, total);
-  }
-  out += fmt::format("vllm:iteration_tokens_total_count{{model_name=\"{}\",engine=\"0\"}} {}\n", model_name_, total);
-  out += fmt::format("vllm:iteration_tokens_total_sum{{model_name=\"{}\",engine=\"0\"}} {}\n", model_name_,
-                     stats.iteration_tokens_sum);
+  const std::string labels = fmt::format("model_name=\"{}\",engine=\"0\"", model_name_);
+  std::string out;
+  const auto histogram = [&](std::string_view name, std::string_view help, std::span<const double> bounds,
+                             std::span<const uint64_t> counts, double sum) {
+    fmt::format_to(std::back_inserter(out), "# HELP {} {}\n# TYPE {} histogram\n", name, help, name);
+    uint64_t total = 0;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      total += counts[i];
+      const std::string bound = i < bounds.size() ? fmt::format("{}", bounds[i]) : "+Inf";
+      fmt::format_to(std::back_inserter(out), "{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, bound, total);
+    }
+    fmt::format_to(std::back_inserter(out), "{}_count{{{}}} {}\n{}_sum{{{}}} {}\n", name, labels, total, name, labels,
+                   sum);
+  };
+  histogram("vllm:iteration_tokens_total", "Rows of a step.", engine::kIterationTokenBounds, stats.iteration_tokens,
+            stats.iteration_tokens_sum);
+  const auto ages = [&](std::string_view name, std::string_view help, const kv::BlockAges& of) {
+    histogram(name, help, kv::kBlockAgeBounds, of.counts, of.sum);
+  };
+  ages("vllm:kv_block_lifetime_seconds", "Evicted KV blocks: time since they were filled.", stats.block_lives.lifetime);
+  ages("vllm:kv_block_idle_before_evict_seconds", "Evicted KV blocks: time since a sequence had them.",
+       stats.block_lives.idle);
+  ages("vllm:kv_block_reuse_gap_seconds", "KV blocks that a sequence takes again: time since another had them.",
+       stats.block_lives.reuse_gap);
   return out;
 }
 
 std::string ServerMetrics::text() const {
   const engine::EngineApi* engine = engine_.load();
   const engine::EngineStats stats = engine == nullptr ? engine::EngineStats{} : engine->stats();
-  return registry_->text() + iteration_tokens_text() + speculation_text(stats.speculation, model_name_);
+  return registry_->text() + engine_histograms_text() + speculation_text(stats.speculation, model_name_);
+}
+
+// The same in other words: families of counters are named without `_total`, bounds are floating point numbers, the end
+// is marked.
+std::string ServerMetrics::open_metrics() const {
+  const std::string plain = text();
+  std::string out;
+  out.reserve(plain.size() + plain.size() / 16);
+  for (size_t at = 0; at < plain.size();) {
+    const size_t end = std::min(plain.find('\n', at), plain.size());
+    const std::string_view line = std::string_view(plain).substr(at, end - at);
+    at = end + 1;
+    if (line.starts_with("# HELP ") || line.starts_with("# TYPE ")) {
+      constexpr std::string_view kTotal = "_total";
+      std::string_view name = line.substr(7, line.find(' ', 7) - 7);
+      const std::string_view rest = line.substr(7 + name.size());
+      // The type stands behind the name, or on the line that follows the help.
+      const bool counter =
+          line[2] == 'T' ? rest == " counter"
+                         : std::string_view(plain).substr(at).starts_with(fmt::format("# TYPE {} counter\n", name));
+      if (counter && name.ends_with(kTotal)) name.remove_suffix(kTotal.size());
+      fmt::format_to(std::back_inserter(out), "{}{}{}\n", line.substr(0, 7), name, rest);
+      continue;
+    }
+    const size_t bound = line.find("le=\"");
+    if (bound == std::string_view::npos) {
+      out.append(line) += '\n';
+      continue;
+    }
+    const size_t quote = line.find('"', bound + 4);
+    const std::string_view number = line.substr(bound + 4, quote - bound - 4);
+    const bool whole = number.find_first_not_of("0123456789") == std::string_view::npos;
+    fmt::format_to(std::back_inserter(out), "{}{}{}\n", line.substr(0, quote), whole ? ".0" : "", line.substr(quote));
+  }
+  return out + "# EOF\n";
 }
 
 void ServerMetrics::request_done(const std::string& route, int status, double seconds) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/metrics.h"
+#include "codec/image/cache.h"
 #include "codec/prompt/replay.h"
 #include "engine/api.h"
 #include "server/http_server.h"
@@ -26,9 +27,12 @@ class ServerMetrics {
   void watch(const OtlpCounters& counters);
   void watch(structured::CompilePool& constraints);
   void watch(const codec::ReplayStore& turns) { turns_.store(&turns); }
+  void watch(const codec::ImageCache& images) { images_.store(&images); }
   void set_load_progress(double fraction) { load_progress_->set(fraction); }
 
+  // Prometheus' text format 0.0.4, or OpenMetrics 1.0.
   std::string text() const;
+  std::string open_metrics() const;
 
   // A stage of the start is over.
   void startup_stage(const std::string& stage, double seconds);
@@ -64,6 +68,7 @@ class ServerMetrics {
   Counter& finished_abort;
   Counter& finished_error;
   Counter& unknown_fields;
+  Counter& tool_call_parse_failures;
 
  private:
   ServerMetrics(const std::string& model_name, std::unique_ptr<MetricRegistry> registry);
@@ -72,15 +77,18 @@ class ServerMetrics {
   void add_prompt_source_series();
   void add_reuse_series();
   void add_turn_series();
+  void add_image_series();
   Counter& abort_counter(std::string_view phase, std::string_view reason);
   Counter& rejection_counter(std::string_view reason);
-  std::string iteration_tokens_text() const;
+  std::string engine_histograms_text() const;
 
   std::unique_ptr<MetricRegistry> registry_;
   std::string model_name_;
   Gauge* load_progress_ = nullptr;
   std::atomic<const engine::EngineApi*> engine_{nullptr};
   std::atomic<const codec::ReplayStore*> turns_{nullptr};
+  std::atomic<const codec::ImageCache*> images_{nullptr};
+  Histogram* grammar_compile_ = nullptr;
 };
 
 }  // namespace di::server

@@ -83,6 +83,19 @@ std::expected<std::vector<TokenId>, ApiFailure> tokens_of_text(const Codec& code
   return out;
 }
 
+// Of a body with messages or with text.
+void encode_any(App& app, const ExchangeRef& exchange, const Codec& codec, Json& body,
+                const std::function<void(const EncodedPrompt&)>& then) {
+  if (body.find_value("messages") != nullptr) {
+    if (body.find_value("model") == nullptr) body.set("model", Json(app.config().served_model_names[0]));
+    return render(app, exchange, codec, api_of(body), body,
+                  [then](const Rendered& rendered) { then(rendered.encoded); });
+  }
+  auto tokens = tokens_of_text(codec, body);
+  if (!tokens) return app.reply_error(*exchange, tokens.error());
+  then({*std::move(tokens), {}});
+}
+
 void write_tokens(JsonWriter& w, const std::vector<TokenId>& tokens) {
   w.begin_array();
   for (const TokenId id : tokens) w.value(id);
@@ -127,14 +140,31 @@ void handle_tokenize(App& app, const ExchangeRef& exchange) {
     w.end_object();
     app.reply_json(*exchange, std::move(out));
   };
-  if (body->find_value("messages") != nullptr) {
-    if (body->find_value("model") == nullptr) body->set("model", Json(app.config().served_model_names[0]));
-    return render(app, exchange, *codec, api_of(*body), *body,
-                  [reply](const Rendered& rendered) { reply(rendered.encoded.ids); });
-  }
-  const auto tokens = tokens_of_text(*codec, *body);
-  if (!tokens) return app.reply_error(*exchange, tokens.error());
-  reply(*tokens);
+  encode_any(app, exchange, *codec, *body, [reply](const EncodedPrompt& prompt) { reply(prompt.ids); });
+}
+
+void handle_cache_lookup(App& app, const ExchangeRef& exchange) {
+  if (const auto refusal = app.refusal()) return app.reply_error(*exchange, *refusal);
+  const Codec& codec = *app.codec();
+  auto body = parse_body(codec::Api::kChat, exchange->request().body, codec.options);
+  if (!body) return app.reply_error(*exchange, body.error());
+  if (!body->is_object())
+    return app.reply_error(*exchange, invalid_field("", "expected a JSON object", "invalid_type").error());
+  auto request = engine_request(app, *exchange, *body);
+  if (!request) return app.reply_error(*exchange, request.error());
+  encode_any(app, exchange, codec, *body, [&app, exchange, request = *request](const EncodedPrompt& prompt) mutable {
+    request.prompt = prompt.ids;
+    request.media = prompt.media;
+    const auto answer = [&app, exchange, tokens = prompt.ids.size()](const engine::CacheLookup& found) {
+      std::string out;
+      JsonWriter w(out);
+      w.begin_object().key("prompt_tokens").value(tokens).key("matched").begin_object();
+      w.key("device").value(found.block_tokens).end_object();
+      w.key("window").value(kv::to_string(found.window)).end_object();
+      app.reply_json(*exchange, std::move(out));
+    };
+    app.service()->engine->look_up(request, answer);
+  });
 }
 
 void handle_detokenize(App& app, const ExchangeRef& exchange) {

@@ -1,27 +1,32 @@
 // From a ConstraintSpec to a grammar: chooses the front end, adds the thinking part, trims, publishes.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "structured/compiled.h"
 #include "structured/front_ends.h"
+#include "structured/inspect.h"
 #include "structured/regex/pattern.h"
 #include "structured/schema/emitter.h"
 
 namespace di::structured {
 namespace {
 
-CompileError exhausted_error(const Budget& budget, const Limits& limits) {
+CompileError exhausted_error(const Budget& budget, const Build& b) {
+  const Limits& limits = b.limits;
+  const auto& [pointer, keyword] = b.exhausted_at;
   if (budget.reason() == "time") {
-    return {"constraint_compile_timeout",
-            {},
-            {},
+    return {"constraint_compile_timeout", pointer, keyword,
             fmt::format("compiling took more than {} ms of CPU time", limits.compile_cpu_ms)};
   }
   if (budget.reason() == "memory") {
-    return {"constraint_too_complex", {}, {}, fmt::format("compiling needs more than {} bytes", limits.compile_bytes)};
+    return {"constraint_too_complex", pointer, keyword,
+            fmt::format("compiling needs more than {} bytes", limits.compile_bytes)};
   }
   if (budget.reason() == "states")
-    return {"constraint_too_complex", {}, {}, "combining its patterns needs more than 100000 states"};
-  return {"constraint_too_complex", {}, {}, fmt::format("more than {} nodes", limits.max_nodes)};
+    return {"constraint_too_complex", pointer, keyword, "combining its patterns needs more than 100000 states"};
+  return {"constraint_too_complex", pointer, keyword, fmt::format("more than {} nodes", limits.max_nodes)};
 }
 
 Expected<RuleId> build_regex(Build& b, std::string_view pattern) {
@@ -147,31 +152,48 @@ Expected<RuleId> build_schema(Build& b, std::string_view text, const SpecOptions
 
 Expected<RuleId> build_schema_value(Build& b, const Value& doc, const SpecOptions& options) {
   Schema schema(b.arena, doc, options, b.limits, b.warnings);
+  if (b.visited != nullptr) schema.record_visits();
   const ExprId root = schema.root_expr();
   Emitter emitter(b.arena, b.grammar, schema, options, b.limits);
   const RuleId rule = emitter.value_rule(root);
   emitter.finish();
+  b.exhausted_at = schema.exhausted_at();
+  if (b.visited != nullptr) std::ranges::move(schema.visited(), std::back_inserter(*b.visited));
   if (schema.error()) return std::unexpected(*schema.error());
   if (emitter.error()) return std::unexpected(*emitter.error());
   b.unsatisfiable_at = schema.unsatisfiable_at();
   return rule;
 }
 
-Expected<CompiledRef> compile(const VocabularyRef& vocabulary, const ConstraintSpec& spec, const Limits& limits) {
+namespace {
+
+Expected<CompiledRef> compile_with(const VocabularyRef& vocabulary, const ConstraintSpec& spec, const Limits& limits,
+                                   std::vector<std::string>* visited) {
   auto impl = std::make_unique<CompiledImpl>(vocabulary, limits);
   impl->budget.start(limits.compile_cpu_ms, limits.compile_bytes, limits.max_nodes);
-  Build b{impl->arena, impl->grammar, *vocabulary, limits, impl->warnings, {}};
+  Build b{impl->arena, impl->grammar, *vocabulary, limits, impl->warnings, {}, {}, visited};
   auto built = build(b, spec);
-  if (impl->budget.exhausted()) return std::unexpected(exhausted_error(impl->budget, limits));
+  if (impl->budget.exhausted()) return std::unexpected(exhausted_error(impl->budget, b));
   if (!built) return std::unexpected(built.error());
   impl->parser = std::make_unique<Parser>(impl->arena, impl->grammar, impl->limits, vocabulary->impl());
   const SetId start = impl->parser->start();
-  if (impl->budget.exhausted()) return std::unexpected(exhausted_error(impl->budget, limits));
+  if (impl->budget.exhausted()) return std::unexpected(exhausted_error(impl->budget, b));
   if (impl->parser->failed() || start == kDeadSet)
-    return refuse("constraint_too_complex", "the start has too many alternatives");
+    return refuse("constraint_too_complex", fmt::format("more than {} alternatives at the start", limits.max_items));
   // From here on the limits are those of decoding.
   impl->budget.start(limits.mask_cpu_ms, limits.state_bytes, 0);
   return std::make_shared<const Compiled>(std::move(impl));
+}
+
+}  // namespace
+
+Expected<CompiledRef> compile(const VocabularyRef& vocabulary, const ConstraintSpec& spec, const Limits& limits) {
+  return compile_with(vocabulary, spec, limits, nullptr);
+}
+
+Expected<CompiledRef> compile_recorded(const VocabularyRef& vocabulary, const ConstraintSpec& spec,
+                                       const Limits& limits, std::vector<std::string>& visited) {
+  return compile_with(vocabulary, spec, limits, &visited);
 }
 
 }  // namespace di::structured

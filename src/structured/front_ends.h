@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "structured/grammar/grammar.h"
@@ -18,6 +19,8 @@ struct Build {
   const Limits& limits;
   std::vector<std::string>& warnings;
   std::string unsatisfiable_at;
+  std::pair<std::string, std::string> exhausted_at;  // as Schema's
+  std::vector<std::string>* visited = nullptr;       // of the schemas read, see inspect.h
 };
 
 RuleId lexeme_rule(Build& b, NodeId node);

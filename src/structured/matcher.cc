@@ -25,6 +25,14 @@ Matcher::Matcher(CompiledRef compiled, std::vector<TokenId> stop_tokens)
   history_.push_back({c.parser->start(), false});
 }
 
+Matcher Matcher::branch() const {
+  Matcher out(history_.back());
+  out.compiled_ = compiled_;
+  out.stop_tokens_ = stop_tokens_;
+  out.failed_ = failed_;
+  return out;
+}
+
 size_t Matcher::mask_words() const {
   return compiled_->impl().vocabulary->mask_words();
 }

@@ -173,6 +173,8 @@ class Matcher {
   void reset();
   size_t tokens() const { return history_.size() - 1; }
   Matcher clone() const { return *this; }
+  // The same state without the tokens that led to it, at the cost of one token: for texts that are tried and dropped.
+  Matcher branch() const;
   // The text may end here / a stop token was accepted / a limit was reached.
   bool accepting() const;
   bool terminated() const { return history_.back().terminated; }
@@ -187,6 +189,7 @@ class Matcher {
     uint32_t state = 0;
     bool terminated = false;
   };
+  explicit Matcher(Entry at) : history_{at} {}
   bool is_stop(TokenId id) const;
   Entry next(Entry from, TokenId id) const;
 

@@ -8,71 +8,88 @@
 namespace di::structured {
 namespace {
 
-// Characters of JSON strings that need no escape, but for a few that patterns treat apart (line separators, no-break
-// space, byte order mark): so `.` and \S-free patterns contain the class.
-CharSet common_chars() {
-  CharSet s;
-  s.add(0x20, 0x21);
-  s.add(0x23, 0x5b);
-  s.add(0x5d, 0x7e);
-  s.add(0xa1, 0x2027);
-  s.add(0x202a, 0xfefe);
-  s.add(0xff00, 0x10ffff);
-  s.normalise();
-  return s;
-}
+struct SliceKind {
+  TextKind chars;
+  uint32_t max_chars = 0;
+};
 
-CharSet word_chars() {
-  CharSet s;
-  s.add('0', '9');
-  s.add('A', 'Z');
-  s.add('_', '_');
-  s.add('a', 'z');
-  s.normalise();
-  return s;
-}
-
-const std::array<std::pair<CharSet, uint32_t>, kSlices>& slice_kinds() {
-  static const std::array<std::pair<CharSet, uint32_t>, kSlices> kinds{
-      {{common_chars(), 128}, {common_chars(), 16}, {word_chars(), 16}, {CharSet::of('a', 'z'), 16}}};
+const std::array<SliceKind, kSlices>& slice_kinds() {
+  static const std::array<SliceKind, kSlices> kinds = [] {
+    TextKind common;  // characters of JSON strings that need no escape
+    TextKind solid;   // but for the space
+    TextKind word;
+    TextKind small;
+    common.wide = solid.wide = true;
+    for (uint32_t c = 0x20; c < 0x7f; ++c) {
+      const bool lower = c >= 'a' && c <= 'z';
+      if (c != '"' && c != '\\') common.add_ascii(c);
+      if (c != '"' && c != '\\' && c != ' ') solid.add_ascii(c);
+      if (lower || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_') word.add_ascii(c);
+      if (lower) small.add_ascii(c);
+    }
+    return std::array<SliceKind, kSlices>{{{common, 128}, {common, 16}, {solid, 16}, {word, 16}, {small, 16}}};
+  }();
   return kinds;
 }
 
-// Which slices a text belongs to, one bit each.
-class SliceFinder {
- public:
-  SliceFinder() {
-    for (uint32_t c = 0; c < 128; ++c) ascii_[c] = of_char(c);
+uint8_t slices_of(const TextKind& k) {
+  uint8_t in = 0;
+  for (size_t i = 0; i < kSlices; ++i) {
+    if (k.chars <= slice_kinds()[i].max_chars && k.within(slice_kinds()[i].chars)) in |= static_cast<uint8_t>(1U << i);
   }
-  uint8_t of(std::string_view text) const {
-    uint8_t in = text.empty() ? uint8_t{0} : uint8_t{0xff};
-    uint32_t chars = 0;
-    for (size_t at = 0; at < text.size() && in != 0; ++chars) {
-      const auto byte = static_cast<uint8_t>(text[at]);
-      if (byte < 128) {
-        in &= ascii_[byte];
-        ++at;
-        continue;
-      }
-      const auto c = read_utf8(text, at);
-      in &= c ? of_char(*c) : uint8_t{0};
-    }
-    for (size_t k = 0; k < kSlices; ++k) {
-      if (chars > slice_kinds()[k].second) in &= static_cast<uint8_t>(~(1U << k));
-    }
-    return in;
-  }
+  return in;
+}
 
- private:
-  static uint8_t of_char(uint32_t c) {
-    uint8_t in = 0;
-    for (size_t k = 0; k < kSlices; ++k) {
-      if (slice_kinds()[k].first.contains(c)) in |= static_cast<uint8_t>(1U << k);
+// The character so far, and the bytes of it still to come: whether it can become one of wide_chars().
+bool may_be_wide(uint32_t code, uint32_t due, uint32_t lead) {
+  const uint32_t least = lead >= 0xf0 ? 0x10000 : lead >= 0xe0 ? 0x800 : 0x80;
+  const uint32_t first = std::max(code << (6 * due), least);
+  const uint32_t last = ((code + 1) << (6 * due)) - 1;
+  return std::ranges::any_of(wide_chars().ranges(), [&](const CharSet::Range& r) {
+    return std::max(r.first, first) <= std::min(r.second, last);
+  });
+}
+
+// Follows the bytes of a text.
+struct CharReader {
+  uint8_t due = 0;  // bytes of a character still to come
+  uint8_t lead = 0;
+  uint32_t code = 0;
+
+  // The kind of what is whole with this byte; `other` where it cannot stand.
+  TextKind read(uint8_t byte) {
+    TextKind k;
+    if (byte >= 0x80 && byte < 0xc0) {
+      if (due == 0) {
+        k.other = true;
+        return k;
+      }
+      code = code << 6U | (byte & 0x3fU);
+      --due;
+      if (due == 0) (may_be_wide(code, 0, lead) ? k.wide : k.other) = true;
+      return k;
     }
-    return in;
+    k.other = due != 0 || byte >= 0xf8;
+    due = byte >= 0xf0 ? 3 : byte >= 0xe0 ? 2 : byte >= 0xc0 ? 1 : 0;
+    lead = byte;
+    code = byte & (0x3fU >> due);
+    if (due == 0) k.add_ascii(byte);
+    return k;
   }
-  std::array<uint8_t, 128> ascii_{};
+  // What a text that ends here is besides: a character that has begun can go on.
+  TextKind end() const {
+    TextKind k;
+    if (due != 0) (may_be_wide(code, due, lead) ? k.wide : k.other) = true;
+    return k;
+  }
 };
+
+void add_kind(TextKind& to, const TextKind& more) {
+  to.ascii[0] |= more.ascii[0];
+  to.ascii[1] |= more.ascii[1];
+  to.wide = to.wide || more.wide;
+  to.other = to.other || more.other;
+}
 
 // Ids in the order of their texts. The first eight bytes decide almost always.
 std::vector<TokenId> sorted_by_text(const std::vector<Vocabulary::Token>& tokens, std::vector<TokenId> ids) {
@@ -94,9 +111,28 @@ std::vector<TokenId> sorted_by_text(const std::vector<Vocabulary::Token>& tokens
 
 }  // namespace
 
+const CharSet& wide_chars() {
+  static const CharSet set = [] {
+    CharSet s;
+    uint32_t next = 0xa1;
+    for (const auto& [first, last] :
+         {std::pair{0x1680U, 0x1680U}, std::pair{0x2000U, 0x200aU}, std::pair{0x2028U, 0x2029U},
+          std::pair{0x202fU, 0x202fU}, std::pair{0x205fU, 0x205fU}, std::pair{0x3000U, 0x3000U},
+          std::pair{0xd800U, 0xdfffU}, std::pair{0xfeffU, 0xfeffU}}) {
+      s.add(next, first - 1);
+      next = last + 1;
+    }
+    s.add(next, 0x10ffff);
+    s.normalise();
+    return s;
+  }();
+  return set;
+}
+
 VocabularyImpl::VocabularyImpl(std::vector<Vocabulary::Token> all, SpecialTokens roles)
     : tokens(std::move(all)), specials(roles) {
   ordinary_mask.assign((tokens.size() + 31) / 32, 0);
+  no_mask = ordinary_mask;
   std::vector<TokenId> sorted;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
@@ -110,8 +146,6 @@ VocabularyImpl::VocabularyImpl(std::vector<Vocabulary::Token> all, SpecialTokens
   }
   sorted = sorted_by_text(tokens, std::move(sorted));
   trie = build(sorted);
-  first_child.fill(UINT32_MAX);
-  for (uint32_t i = 0; i < trie.nodes.size(); i = trie.nodes[i].skip) first_child[trie.nodes[i].byte] = i;
   build_slices();
   build_strings();
 }
@@ -149,36 +183,84 @@ Trie VocabularyImpl::build(std::span<const TokenId> sorted) const {
     last = bytes;
   }
   close_to(0);
+  t.root.fill(UINT32_MAX);
+  for (uint32_t i = 0; i < t.nodes.size(); i = t.nodes[i].skip) t.root[t.nodes[i].byte] = i;
+  find_kinds(t);
   return t;
 }
 
-void VocabularyImpl::build_slices() {
-  const SliceFinder finder;
-  std::vector<uint8_t> inside(tokens.size(), 0);
-  for (size_t k = 0; k < kSlices; ++k) {
-    slices[k].chars = slice_kinds()[k].first;
-    slices[k].max_chars = slice_kinds()[k].second;
-    slices[k].mask.assign(ordinary_mask.size(), 0);
-  }
-  for (const TokenId id : trie.order) {
-    const auto i = static_cast<size_t>(id);
-    inside[i] = finder.of(tokens[i].bytes);
-    for (size_t k = 0; k < kSlices; ++k) {
-      if (((inside[i] >> k) & 1U) != 0) slices[k].mask[i >> 5U] |= 1U << (i & 31U);
-    }
-  }
-  // Subtrees wholly inside a slice, from the leaves up: a child comes after its parent in the array.
-  std::vector<uint32_t> parent(trie.nodes.size(), UINT32_MAX);
-  std::vector<uint32_t> path(256, 0);
-  for (uint32_t i = 0; i < trie.nodes.size(); ++i) {
-    TrieNode& n = trie.nodes[i];
+// What the rests of tokens are made of, from the leaves up: a child comes after its parent in the array.
+void VocabularyImpl::find_kinds(Trie& t) const {
+  constexpr uint32_t kSmall = 4;  // tokens of a subtree not worth a look
+  std::vector<TextKind> kinds(t.nodes.size());
+  std::vector<uint32_t> parent(t.nodes.size(), UINT32_MAX);
+  std::vector<bool> begins(t.nodes.size(), false);  // a character
+  std::array<uint32_t, 256> path{};
+  std::array<CharReader, 257> readers{};
+  for (uint32_t i = 0; i < t.nodes.size(); ++i) {
+    const TrieNode& n = t.nodes[i];
     path[n.depth] = i;
     if (n.depth > 0) parent[i] = path[n.depth - 1U];
-    n.inside = n.token >= 0 ? inside[static_cast<size_t>(n.token)] : uint8_t{0xff};
+    CharReader reader = readers[n.depth];
+    begins[i] = reader.due == 0 && (n.byte & 0xc0U) != 0x80;
+    if (n.byte < 0x80 && reader.due == 0) {
+      kinds[i].add_ascii(n.byte);
+    } else {
+      kinds[i] = reader.read(n.byte);
+      if (n.token >= 0) add_kind(kinds[i], reader.end());
+    }
+    readers[n.depth + 1U] = reader;
   }
-  for (size_t i = trie.nodes.size(); i > 0; --i) {
-    const uint32_t up = parent[i - 1];
-    if (up != UINT32_MAX) trie.nodes[up].inside &= trie.nodes[i - 1].inside;
+  for (size_t i = t.nodes.size(); i-- > 0;) {
+    TrieNode& n = t.nodes[i];
+    TextKind& k = kinds[i];
+    if ((n.byte & 0xc0U) != 0x80) ++k.chars;
+    n.chars = k.chars;
+    if (begins[i]) {
+      n.inside = slices_of(k);
+      if (!k.other && n.last - n.first >= kSmall) {
+        n.kind = static_cast<uint32_t>(t.kinds.size());
+        t.kinds.push_back(k);
+      }
+    }
+    if (parent[i] == UINT32_MAX) continue;
+    TextKind& up = kinds[parent[i]];
+    add_kind(up, k);
+    up.chars = std::max(up.chars, k.chars);
+  }
+}
+
+void VocabularyImpl::build_slices() {
+  for (size_t k = 0; k < kSlices; ++k) {
+    slices[k].chars = slice_kinds()[k].chars;
+    slices[k].max_chars = slice_kinds()[k].max_chars;
+    slices[k].mask.assign(ordinary_mask.size(), 0);
+  }
+  std::array<CharReader, 257> readers{};
+  std::array<TextKind, 257> kinds{};
+  uint8_t first = 0;
+  for (const TrieNode& n : trie.nodes) {
+    if (n.depth == 0) first = n.byte;
+    CharReader reader = readers[n.depth];
+    TextKind kind = kinds[n.depth];
+    if ((n.byte & 0xc0U) != 0x80) ++kind.chars;
+    if (n.byte < 0x80 && reader.due == 0) {
+      kind.add_ascii(n.byte);
+    } else {
+      add_kind(kind, reader.read(n.byte));
+    }
+    readers[n.depth + 1U] = reader;
+    kinds[n.depth + 1U] = kind;
+    if (n.token < 0) continue;
+    if (reader.due != 0) add_kind(kind, reader.end());
+    const auto i = static_cast<uint32_t>(n.token);
+    const uint8_t in = slices_of(kind);
+    for (size_t k = 0; k < kSlices; ++k) {
+      if (((in >> k) & 1U) == 0) continue;
+      slices[k].mask[i >> 5U] |= 1U << (i & 31U);
+      ++slices[k].by_byte[first];
+      ++slices[k].tokens;
+    }
   }
 }
 
@@ -194,40 +276,28 @@ void VocabularyImpl::build_strings() {
   std::array<NodeId, 256> free_at{free};
   std::array<NodeId, 256> written_at{written};
   std::array<uint32_t, 256> chars{};
+  std::array<uint32_t, 256> plain{};  // the rest of a character that began before counts as one
+  std::array<bool, 256> quote{};
   for (size_t i = 0; i < trie.nodes.size(); ++i) {
     const TrieNode& n = trie.nodes[i];
     const size_t d = n.depth;
-    free_at[d + 1] = arena.step(free_at[d], n.byte);
-    written_at[d + 1] = n.byte == '"' && written_at[d] == written ? kNothing : arena.step(written_at[d], n.byte);
+    free_at[d + 1] = arena.row(free_at[d])[n.byte];
+    written_at[d + 1] = n.byte == '"' && written_at[d] == written ? kNothing : arena.row(written_at[d])[n.byte];
     chars[d + 1] = chars[d] + (written_at[d] == written ? 1 : 0);
+    plain[d + 1] = plain[d] + (d == 0 || (n.byte & 0xc0U) != 0x80 ? 1 : 0);
+    quote[d + 1] = quote[d] || n.byte == '"';
     if (n.token < 0) continue;
     const size_t word = static_cast<size_t>(n.token) >> 5U;
     const uint32_t bit = 1U << (static_cast<uint32_t>(n.token) & 31U);
-    const std::string& bytes = tokens[static_cast<size_t>(n.token)].bytes;
-    if (bytes.find('"') != std::string::npos) quoted.push_back(n.token);
+    if (quote[d + 1]) quoted.push_back(n.token);
     if (free_at[d + 1] != kNothing) strings.free[word] |= bit;
     if (written_at[d + 1] != kNothing) {
       for (uint32_t k = chars[d + 1]; k <= kFewChars; ++k) strings.written[k][word] |= bit;
     }
     const bool inside = written_at[d + 1] != kNothing;
-    // The rest of a character that began before counts as one.
-    uint32_t plain = (static_cast<uint8_t>(bytes[0]) & 0xc0U) == 0x80 ? 1 : 0;
-    for (const char c : bytes) plain += (static_cast<uint8_t>(c) & 0xc0U) != 0x80 ? 1 : 0;
-    if (plain > kFewChars) strings.longer.push_back({n.token, plain, inside ? chars[d + 1] : kNoLimit});
+    if (plain[d + 1] > kFewChars) strings.longer.push_back({n.token, plain[d + 1], inside ? chars[d + 1] : kNoLimit});
   }
   strings.quoted = build(quoted);
-}
-
-const Trie& VocabularyImpl::rest(size_t k) const {
-  std::call_once(rest_once_[k], [&] {
-    std::vector<TokenId> others;
-    for (const TokenId id : trie.order) {
-      const auto i = static_cast<size_t>(id);
-      if (((slices[k].mask[i >> 5U] >> (i & 31U)) & 1U) == 0) others.push_back(id);
-    }
-    rest_[k] = build(others);
-  });
-  return rest_[k];
 }
 
 Vocabulary::Vocabulary(std::unique_ptr<VocabularyImpl> impl) : impl_(std::move(impl)) {}
@@ -291,7 +361,7 @@ std::vector<TokenId> Vocabulary::encode_greedy(std::string_view text, bool with_
     }
     // A special token later in the text ends the ordinary ones before it.
     if (best < 0) {
-      uint32_t i = impl_->first_child[static_cast<uint8_t>(text[at])];
+      uint32_t i = impl_->trie.root[static_cast<uint8_t>(text[at])];
       for (size_t d = 0; i != UINT32_MAX;) {
         const TrieNode& n = nodes[i];
         ++d;

@@ -325,6 +325,30 @@ TEST_F(Resolve, LinksNeedAFetcher) {
             ".messages[0]: external link length 8207 too long, max link length 8192");
 }
 
+TEST_F(Resolve, FilesNeedAReaderOfThem) {
+  ImageSource source = source_of("file-1");
+  source.kind = ImageSource::Kind::kFile;
+  ResolveOptions options;
+  ImageLimits limits;
+  const auto resolved = [&] {
+    ImageQuota quota;
+    const auto images = resolve_images({&source, 1}, limits, options, {}, quota);
+    return images ? std::to_string((*images)[0].layout.tokens) : images.error().message;
+  };
+  const std::string unknown = ".messages[0].image[0]: no file with id \"file-1\"";
+  EXPECT_EQ(resolved(), unknown);
+  std::shared_ptr<const std::string> file;
+  options.files = [&](const std::string& id) { return id == "file-1" ? file : nullptr; };
+  EXPECT_EQ(resolved(), unknown);
+  file = std::make_shared<const std::string>(png_);
+  EXPECT_EQ(resolved(), "184");
+  limits.max_image_bytes = png_.size() - 1;
+  EXPECT_EQ(resolved(), ".messages[0].image[0]: image file size exceeds limit 0 MB");
+  limits = {};
+  file = std::make_shared<const std::string>("no image");
+  EXPECT_EQ(resolved(), ".messages[0].image[0]" + std::string(kUnsupported));
+}
+
 TEST(Image, PlaceholdersBecomeAsManyIdsAsTheImagesTake) {
   SKIP_WITHOUT_VISION_VECTORS();
   const Json cases = *parse_json_file(vision_dir() + "/prompt/expand.json");

@@ -65,6 +65,37 @@ TEST(Replay, OnlyTheSameTurnOfTheSameTenantIsFound) {
   EXPECT_EQ(store.stats().hits, 2U);
 }
 
+// A request that must bring its reasoning may leave out that of a turn whose tokens are known, of no other.
+TEST(Replay, KnownTurnsLackNoReasoning) {
+  ManualClock clock;
+  ReplayStore store({}, clock);
+  store.put("t", kTurn, kTokens);
+  store.put("t", {{call("call_2", "{}")}, "", ""}, {false, {5}});
+  EXPECT_TRUE(store.knows("t", turn_message(kTurn.calls)));
+  EXPECT_FALSE(store.knows("u", turn_message(kTurn.calls)));
+  EXPECT_FALSE(store.knows("t", turn_message(kTurn.calls, "Edited.")));
+  EXPECT_FALSE(store.knows("t", turn_message({call("call_2", "{}")})));  // made without thinking
+  EXPECT_FALSE(store.knows("t", turn_message({})));
+  EXPECT_EQ(store.stats().hits + store.stats().misses, 0U);
+
+  CodecOptions options;
+  options.missing_reasoning = MissingReasoning::kReject;
+  const auto verdict = [&](std::string_view id) {
+    const std::string body = fmt::format(
+        R"({{"model":"DeepSeek-V4.1-Flash","messages":[{{"role":"user","content":"x"}},{{"role":"assistant","content":null,)"
+        R"("tool_calls":[{{"id":"{}","type":"function","function":{{"name":"f","arguments":"{{\"a\":1,\"b\":[true,)"
+        R"({{\"x\":\"y\",\"z\":null}}]}}"}}}}]}},{{"role":"tool","tool_call_id":"{}","content":"y"}}]}})",
+        id, id);
+    const auto request = convert_request(Api::kChat, body, options);
+    return request ? std::string("taken") : request.error().message;
+  };
+  const std::string refused = "The `reasoning_content` in the thinking mode must be passed back to the API.";
+  EXPECT_EQ(verdict("call_1"), refused);
+  options.knows_turn = [&](const Message& message) { return store.knows("t", message); };
+  EXPECT_EQ(verdict("call_1"), "taken");
+  EXPECT_EQ(verdict("call_9"), refused);
+}
+
 TEST(Replay, OldAndLeastRecentlyUsedTurnsLeave) {
   ManualClock clock;
   ReplayStore store({.max_bytes = 4000, .max_age_s = 60, .file = "", .identity = ""}, clock);

@@ -277,8 +277,13 @@ def write_script(folder, script):
 def scripted_server(script_file, *options):
     """Such a server, ready; also one whose keys keep the plain probes out."""
     server = Server(script_file.parent, "--engine", f"scripted:{script_file}", *options, ready=False)
-    wait_until(server.is_ready, "ready")
-    yield server
+    try:
+        wait_until(server.is_ready, "ready")
+        yield server
+    except BaseException:
+        server.process.kill()  # a test that fails leaves no server behind
+        server.process.wait()
+        raise
     assert server.stop() == 0
 
 

@@ -363,6 +363,38 @@ def test_draining_ends_what_does_not_end(start, script_file):
     assert server.process.wait(20) == 0
 
 
+def test_draining_waits_for_background_responses(start, script_file):
+    server = start("--engine", f"scripted:{script_file}", "--responses-store", 8, "--drain-delay", "0s")
+    pending = server.json("POST", "/v1/responses", {"model": MODEL, "input": "Kwhile", "background": True, "reasoning": {"effort": "none"}})
+    assert pending["status"] == "in_progress"
+    server.process.terminate()
+    wait_until(lambda: server.request("GET", "/readyz")[0] == 503, "draining")
+    # Nobody is connected; the answer is the only thing that is waited for.
+    assert server.process.wait(60) == 0
+    log = server.log()
+    assert "1 background responses" in log and "finish=stop" in log.replace('"finish":"stop"', "finish=stop") and "time to drain" not in log
+
+
+def test_draining_reports_background_responses_that_it_cuts(start, script_file):
+    server = start("--engine", f"scripted:{script_file}", "--responses-store", 8, "--drain-delay", "0s", "--drain-timeout", "300ms")
+    server.json("POST", "/v1/responses", {"model": MODEL, "input": "Kslow", "background": True, "reasoning": {"effort": "none"}})
+    server.process.terminate()
+    assert server.process.wait(60) == 0
+    assert "the time to drain is over: 0 requests under way and 1 background responses end with an error" in server.log()
+
+
+def test_a_signal_cannot_be_called_off(start, script_file):
+    server = start("--engine", f"scripted:{script_file}", "--drain-delay", "0s")
+    with server.connect() as connection:
+        connection.send(post(CHAT, body("chat", "Kslow", stream=True)))
+        connection.read_head()
+        server.process.terminate()
+        wait_until(lambda: server.request("GET", "/readyz")[0] == 503, "draining")
+        assert server.json("POST", "/admin/undrain")["status"] == "draining"
+        assert server.request("GET", "/readyz")[0] == 503
+    assert server.process.wait(60) == 0
+
+
 def test_nonstream_keep_alive(start, script_file):
     server = start("--engine", f"scripted:{script_file}", "--nonstream-keep-alive", "--sse-keep-alive", "200ms")
     with server.connect() as connection:

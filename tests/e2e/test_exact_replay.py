@@ -148,6 +148,30 @@ def test_missing_reasoning_comes_back_with_the_turn(with_replay):
     assert tokens("chat", send(server, "chat", second).usage)[1] == prompt + answered
 
 
+@pytest.mark.parametrize("api", APIS)
+def test_missing_reasoning_of_a_known_turn_is_not_refused(script_file, api):
+    def without(request):
+        out = json.loads(json.dumps(request))
+        for message in out.get("messages", ()):
+            message.pop("reasoning_content", None)
+            if isinstance(message["content"], list):
+                message["content"] = [block for block in message["content"] if block["type"] != "thinking"]
+        if api == "responses":
+            out["input"] = [item for item in out["input"] if item.get("type") != "reasoning"]
+        return out
+
+    with serve(script_file, "--missing-reasoning", "reject") as server:
+        request, answer, prompt, answered = first_turn(server, api, True, False)
+        second = without(next_request(api, request, answer))
+        assert THOUGHT not in json.dumps(second)
+        assert tokens(api, send(server, api, second).usage)[1] == prompt + answered
+        edited = without(next_request(api, request, answer, edit=lambda text: text.replace("hill", "lake")))
+        status, _, data = server.request("POST", PATHS[api], edited)
+        error = json.loads(data)["error"]
+        assert status == 400 and "in the thinking mode must be passed back to the API" in error["message"], error
+        assert api == "messages" or error["code"] == "invalid_request_error", error
+
+
 def test_counting_sees_the_same_prompt(with_replay):
     request, answer, _, _ = first_turn(with_replay, "messages", True, False)
     second = next_request("messages", request, answer)

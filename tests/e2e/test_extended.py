@@ -4,7 +4,7 @@ import json
 
 import pytest
 from harness import CHAT, scripted_server, write_script
-from wire import APIS, MODEL, PATHS, ask, body, send, tool
+from wire import APIS, MODEL, PATHS, ask, body, send, sse, tool
 
 CALL = ("\n\n<{0} calls>\n<{0} invoke name=\"f\">\n<{0} parameter name=\"x\" string=\"true\">here</{0} parameter>\n</{0} invoke>\n"
         "</{0} calls>")
@@ -159,3 +159,83 @@ def test_sampling_outside_thinking(extended, official):
     assert send(official, "chat", banned).text == "alpha beta", "an unknown field there"
     for field, value in (("top_k", -2), ("min_p", 1.5), ("logit_bias", {"x": 1})):
         assert status(extended, "chat", request | {field: value}) == 400 and status(official, "chat", request | {field: value}) == 200
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_sampling_fields_of_every_api(extended, official, api):
+    """Responses and Messages take what vLLM's clients send to Chat; officially these are unknown fields."""
+    first = extended.json("POST", "/tokenize", {"prompt": "alpha beta", "add_special_tokens": False})["tokens"][0]
+    banned = body(api, "Kbias", logit_bias={str(first): -100}, temperature=0, top_k=5, min_p=0.1, seed=7)
+    assert not send(extended, api, banned).text.startswith("alp")
+    assert send(official, api, banned).text == "alpha beta"
+    for field, value in (("top_k", -2), ("min_p", 1.5), ("seed", -1), ("presence_penalty", 3)):
+        assert status(extended, api, banned | {field: value}) == 400, field
+
+
+def test_open_sampling(script_file, extended):
+    """Temperature 0 while thinking: fixed at 1 by the service's rules, so a banned token shows only there."""
+    first = extended.json("POST", "/tokenize", {"prompt": "alpha beta", "add_special_tokens": False})["tokens"][0]
+    request = {"model": MODEL, "messages": [{"role": "user", "content": "Kbias"}], "logit_bias": {str(first): -100}, "max_tokens": 9}
+    assert send(extended, "chat", request).reasoning.startswith("alp"), "ignored while thinking"
+    with scripted_server(script_file, "--sampling-policy", "open") as server:
+        assert not send(server, "chat", request).reasoning.startswith("alp")
+        rendered = server.json("POST", "/v1/render", request | {"temperature": 0.25, "top_p": 0.5})["inference_options"]
+        assert (rendered["temperature"], rendered["top_p"]) == (0.25, 0.5)
+    assert extended.json("POST", "/v1/render", request | {"temperature": 0.25, "top_p": 0.5})["inference_options"]["top_p"] > 0.9
+
+
+def test_continuing_the_last_message(extended, official):
+    started = [*USER, {"role": "assistant", "content": "It is"}]
+    request = {"model": MODEL, "messages": started, "thinking": {"type": "disabled"}, "continue_final_message": True}
+    prompt = extended.json("POST", "/v1/render", request)["prompt"]
+    assert prompt.endswith("It is")
+    marked = [*USER, {"role": "assistant", "content": "It is", "prefix": True}]
+    plain = {key: value for key, value in request.items() if key != "continue_final_message"}
+    assert prompt == extended.json("POST", "/v1/render", plain | {"messages": marked})["prompt"]
+    assert prompt == extended.json("POST", "/v1/render", request | {"add_generation_prompt": False})["prompt"]
+    assert not official.json("POST", "/v1/render", request)["prompt"].endswith("It is"), "an unknown field there"
+    for wrong in (request | {"messages": USER}, request | {"add_generation_prompt": True}, plain | {"add_generation_prompt": False}):
+        code, error = extended.error(wrong)
+        assert code == 400 and error["param"] in ("continue_final_message", "add_generation_prompt"), error
+
+
+def test_usage_in_every_chunk(extended):
+    request = body("chat", "Kcount", stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
+    answer = send(extended, "chat", request)
+    counts = [event["usage"]["completion_tokens"] for event in answer.events]
+    assert counts == sorted(counts) and counts[0] == 0 and counts[-1] == answer.usage["completion_tokens"] > 3
+    assert len(set(counts)) > 3 and len({event["usage"]["prompt_tokens"] for event in answer.events}) == 1
+    assert extended.error(body("chat", "Kcount", stream_options={"continuous_usage_stats": True}))[0] == 400
+
+
+def test_messages_thinking_between_tools(extended, official):
+    request = body("messages", "hi") | {"thinking": {"type": "between_tools", "budget_tokens": 2000}}
+    assert status(extended, "messages", request) == 200 and status(official, "messages", request) == 400
+    assert extended.json("POST", "/v1/render", request | {"system": "s"})["prompt"].endswith("<think>")
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_members_beside_the_official_ones(extended, official, api, stream):
+    usage = {one: send(one, api, body(api, "Kforced", thinking=True, stream=stream)).usage for one in (extended, official)}
+    if api == "messages":
+        thought = usage[extended]["output_tokens_details"]["thinking_tokens"]
+        assert 1 < thought < usage[extended]["output_tokens"] and "output_tokens_details" not in usage[official]
+    else:
+        details = "prompt_tokens_details" if api == "chat" else "input_tokens_details"
+        assert usage[extended][details]["cache_write_tokens"] == 0 and "cache_write_tokens" not in usage[official][details]
+
+
+@pytest.mark.parametrize("api", ["chat", "messages", "completions"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_strings_can_stay(extended, api, stream):
+    def text(stay):
+        extra = {"include_stop_str_in_output": stay}
+        if api != "completions":
+            return send(extended, api, body(api, "Kcount", stream=stream, stop=["ve si"], **extra)).text
+        request = {"model": MODEL, "prompt": "Kcount", "max_tokens": 50, "stop": "ve si", "stream": stream, **extra}
+        _, _, data = extended.request("POST", "/v1/completions", request)
+        chunks = [json.loads(one) for _, one in sse(data) if one != "[DONE]"] if stream else [json.loads(data)]
+        return "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
+
+    assert text(False) == "one two three four fi" and text(True) == "one two three four five si"

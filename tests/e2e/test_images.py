@@ -9,6 +9,7 @@ import zlib
 import pytest
 from harness import CHAT, binary, model_dir, scripted_server, write_script
 from test_exact_replay import tokens
+from test_transport import upload
 from wire import APIS, MODEL, PATHS, send, tool
 
 UNSUPPORTED = ("You have uploaded an unsupported image. Please make sure your image is valid and has one of the following "
@@ -110,13 +111,52 @@ def test_images_in_tool_results(server):
 
 
 
+def by_id(api, file_id, flat=False):
+    if api == "chat":  # as the service has it, or as OpenAI's clients send it
+        return {"type": "file", "file_id": file_id} if flat else {"type": "file", "file": {"file_id": file_id}}
+    return {"type": "input_image", "file_id": file_id} if api == "responses" else {"type": "image", "source": {"type": "file", "file_id": file_id}}
+
+
+def with_file(api, file_id, flat=False):
+    content = [by_id(api, file_id, flat), {"type": "input_text" if api == "responses" else "text", "text": "What is this? " + "word " * 300}]
+    return {"model": MODEL, "input" if api == "responses" else "messages": [{"role": "user", "content": content}]}
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_uploaded_files_stand_for_their_images(script_file, server, api):
+    with scripted_server(script_file, "--api-key", "one:a", "--api-key", "two:b") as keys:
+        status, file = upload(keys, png(640, 480, (9, 9, 9)), "a.png", key="one")
+        assert status == 200, file
+        own, other = {"Authorization": "Bearer one"}, {"Authorization": "Bearer two"}
+        used = lambda: tokens(api, send(keys, api, with_file(api, file["id"]), own).usage)
+        total, cached, _ = used()
+        assert total == prompt_tokens(server, api, url_of(png(640, 480, (9, 9, 9)))) and cached == 0
+        assert used()[1] >= 384, "the same pixels again"
+        assert tokens(api, send(keys, api, with_file(api, file["id"], flat=True), own).usage)[0] == total
+        status, _, data = keys.request("POST", PATHS[api], with_file(api, file["id"]), other)
+        error = json.loads(data)["error"]
+        assert status == 400 and f'no file with id "{file["id"]}"' in error["message"], "another tenant's"
+        assert keys.request("DELETE", f"/v1/files/{file['id']}", headers=own)[0] == 200
+        assert keys.request("POST", PATHS[api], with_file(api, file["id"]), own)[0] == 400
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_files_are_not_named_where_there_are_none(script_file, api):
+    with scripted_server(script_file, "--files-store", 0) as server:
+        status, _, data = server.request("POST", PATHS[api], with_file(api, "file-api-" + "0" * 32))
+        assert status == 400 and "keeps no files" in json.loads(data)["error"]["message"]
+    with scripted_server(script_file, "--api-policy", "official") as server:
+        status, _, data = server.request("POST", PATHS[api], with_file(api, "file-api-" + "0" * 32, flat=True))
+        assert status == 400 and "file_id is not supported. Pass the image as a base64 data url instead." in json.loads(data)["error"]["message"]
+
+
 BOMB = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + struct.pack(">IIBBBBB", 30000, 30000, 8, 2, 0, 0, 0)
 BAD = {"bomb": BOMB, "cut": png(64, 64)[:-30], "empty": b"", "text": b"hello", "wide": png(8193, 1), "pixels": BOMB[:16] + struct.pack(">II", 8000, 8000)}
 
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("bad", BAD)
-def test_a_bad_image_is_an_error_of_its_request(server, api, bad):
+def test_B082_a_bad_image_is_an_error_of_its_request(server, api, bad):
     status, _, data = server.request("POST", PATHS[api], request(api, url_of(png(9, 9)), url_of(BAD[bad])))
     error = json.loads(data)["error"]
     assert status == 400 and error["type"] == "invalid_request_error", error
@@ -125,7 +165,7 @@ def test_a_bad_image_is_an_error_of_its_request(server, api, bad):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_the_number_of_images_is_bounded(server, api):
+def test_B082_the_number_of_images_is_bounded(server, api):
     pixel = url_of(png(1, 1))
     status, _, data = server.request("POST", PATHS[api], request(api, *[pixel] * 65))
     assert status == 400 and "Too many images: max 64 images per request" in json.loads(data)["error"]["message"]
@@ -147,7 +187,7 @@ def test_links_are_not_fetched_unless_configured(server, api):
     assert status == 400 and "not fetched" in json.loads(data)["error"]["message"]
 
 
-def test_links_to_inner_addresses_are_refused(script_file, server):
+def test_B081_links_to_inner_addresses_are_refused(script_file, server):
     with scripted_server(script_file, "--media-fetch", "--media-allow-domain", "localhost,127.0.0.1", "--media-allow-domain", "*.example") as fetching:
         for url in (f"http://localhost:{server.port}/livez", f"http://127.0.0.1:{server.port}/livez", "http://169.254.169.254/",
                     "http://[::ffff:127.0.0.1]/", "http://0x7f000001/", "http://allowed.example\\@10.0.0.1/", "http://10.0.0.1/",

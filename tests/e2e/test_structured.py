@@ -105,6 +105,19 @@ def test_tools_that_must_not_be_called_are_not(server):
     ({"structured_outputs": {"json": PERSON, "disable_any_whitespace": True}}, lambda t: not jsonschema.validate(json.loads(t), PERSON) and '": ' not in t),
     ({"structured_outputs": {"json": json.dumps(PERSON)}}, lambda t: not jsonschema.validate(json.loads(t), PERSON)),
     ({"structured_outputs": {"grammar": 'root ::= ("x" | "y"){4}'}}, lambda t: len(t) == 4 and set(t) <= {"x", "y"}),
+    ({"structured_outputs": {"json_object": True}}, lambda t: isinstance(json.loads(t), dict)),
+    ({"structured_outputs": {"json": {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["a"]}, "disable_additional_properties": True,
+                             "whitespace_pattern": " {2}"}}, lambda t: list(json.loads(t)) == ["a"] and "  " in t),
+    ({"structured_outputs": {"structural_tag": {"type": "structural_tag", "format": {"type": "const_string", "value": "abc"}}}}, lambda t: t == "abc"),
+    ({"structured_outputs": {"structural_tag": '{"type": "structural_tag", "format": {"type": "grammar", "grammar": "root ::= [d-f]{2}"}}'}}, lambda t: len(t) == 2 and set(t) <= set("def")),
+    ({"structured_outputs": {"grammar": "start: A\nA: /[pq]{3}/"}}, lambda t: len(t) == 3 and set(t) <= {"p", "q"}),
+    ({"guided_json": {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2}, "guided_whitespace_pattern": "", "guided_decoding_backend": "xgrammar"}, lambda t: t == "[1,1]"),
+    ({"sampling_params": {"regex": "k{3}"}}, lambda t: t == "kkk"),
+    ({"sampling_params": {"ebnf": 'root ::= "m" "n"'}}, lambda t: t == "mn"),
+    ({"sampling_params": {"json_schema": json.dumps(PERSON)}}, lambda t: not jsonschema.validate(json.loads(t), PERSON)),
+    ({"sampling_params": {"structural_tag": json.dumps({"type": "structural_tag", "format": {"type": "regex", "pattern": "[rs]{3}"}})}}, lambda t: len(t) == 3 and set(t) <= {"r", "s"}),
+    ({"json_schema": PERSON}, lambda t: not jsonschema.validate(json.loads(t), PERSON)),
+    ({"response_format": schema_format(PERSON), "deepinfer": {"profile": "default"}}, lambda t: not jsonschema.validate(json.loads(t), PERSON)),
     ({"guided_json": PERSON}, lambda t: not jsonschema.validate(json.loads(t), PERSON)),
     ({"guided_regex": "a{2,5}b"}, lambda t: t.rstrip("b") in ("aa", "aaa", "aaaa", "aaaaa")),
     ({"guided_choice": ["1", "2"]}, lambda t: t in ("1", "2")),
@@ -121,7 +134,7 @@ def test_tools_that_must_not_be_called_are_not(server):
 def test_every_field_of_the_clients_constrains(server, fields, fits):
     choice = choice_of(server, "Answer in json.", **fields)
     text = choice["message"]["content"]
-    if fields.get("response_format", {}).get("type") == "json_object" and choice["finish_reason"] == "length":
+    if "json_object" in json.dumps(fields) and choice["finish_reason"] == "length":
         return  # free JSON has no bound of its own
     assert choice["finish_reason"] == "stop", text
     assert fits(text), text
@@ -140,6 +153,11 @@ def test_every_field_of_the_clients_constrains(server, fields, fits):
     ({"guided_grammar": "root ::= nothing"}, "invalid_grammar", "guided_grammar", ["nothing"]),
     ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "conflicting_constraints", "structured_outputs.choice", []),
     ({"response_format": {"type": "json_object"}, "regex": "a"}, "conflicting_constraints", "regex", []),
+    ({"response_format": schema_format({**PERSON, "required": ["name"]}), "deepinfer": {"profile": "openai-strict"}},
+     "unsupported_schema_feature", "response_format.json_schema.schema", ["required", "age"]),
+    ({"response_format": schema_format({"type": "array"}), "deepinfer": {"profile": "openai-strict"}}, "unsupported_schema_feature", "response_format.json_schema.schema", ["type", "root"]),
+    ({"regex": "a", "sampling_params": {"ebnf": 'root ::= "a"'}}, "conflicting_constraints", "sampling_params.ebnf", []),
+    ({"sampling_params": {"regex": 3}}, "invalid_type", "sampling_params.regex", []),
     ({"structured_outputs": {}}, "invalid_value", "structured_outputs", []),
     ({"guided_choice": "x"}, "invalid_type", "guided_choice", []),
     ({"regex": "a", "deepinfer": {"whitespace": "wide"}}, "invalid_type", "deepinfer.whitespace", ["flexible"]),
@@ -152,6 +170,13 @@ def test_refusals_name_the_place_and_the_reason(server, fields, code, param, par
         assert error["param"] == param, error
     for part in parts:
         assert part in error["message"], error
+
+
+def test_older_names_are_taken_with_a_warning(server):
+    _, headers, data = server.request("POST", CHAT, server.body("Go.", guided_choice=["1", "2"]))
+    assert json.loads(data)["choices"][0]["message"]["content"] in ("1", "2")
+    assert headers["deepinfer-warnings"] == "deprecated_field;guided_choice"
+    assert "deepinfer-warnings" not in server.request("POST", CHAT, server.body("Go.", response_format={"type": "text"}))[1]
 
 
 def test_lenient_schemas_are_loosened_only_when_not_strict(server):

@@ -251,5 +251,34 @@ TEST(CheckSampling, NamesTheParameterAndItsRange) {
   EXPECT_NE(message([](SamplingParams& p) { p.bad_words = {{}}; }).find("bad_words"), std::string::npos);
 }
 
+// Tokens that are impossible change nothing for the others.
+TEST(Sampler, RowsWithImpossibleTokensAreThoseOfTheOthers) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  std::vector<float> row;
+  std::vector<float> possible;
+  for (int32_t i = 0; i < 1000; ++i) {
+    row.push_back(i % 7 < 3 ? kNever : 4.0F * std::sin(static_cast<float>(i * i)));
+    if (row.back() != kNever) possible.push_back(row.back());
+  }
+  for (const Transforms& t : {Transforms{}, Transforms{.temperature = 0.7, .top_p = 0.8}, Transforms{.top_k = 30},
+                              Transforms{.min_p = 0.05}}) {
+    Sampler masked;
+    Sampler alone;
+    ASSERT_TRUE(masked.transform(row, t));
+    ASSERT_TRUE(alone.transform(possible, t));
+    ASSERT_EQ(masked.survivors().size(), alone.survivors().size());
+    double total = 0;
+    for (size_t i = 0; i < alone.survivors().size(); ++i) {
+      EXPECT_EQ(row[static_cast<size_t>(masked.survivors()[i])], possible[static_cast<size_t>(alone.survivors()[i])]);
+      EXPECT_NEAR(masked.survivor_logprobs()[i], alone.survivor_logprobs()[i], 1e-6);
+      total += std::exp(static_cast<double>(masked.survivor_logprobs()[i]));
+    }
+    EXPECT_NEAR(total, 1, 1e-5);
+    for (const double u : {0.01, 0.3, 0.77, 0.999}) {
+      EXPECT_EQ(row[static_cast<size_t>(masked.draw(u))], possible[static_cast<size_t>(alone.draw(u))]);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace di::engine

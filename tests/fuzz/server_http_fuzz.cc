@@ -21,7 +21,7 @@ struct Fixture {
   server::HttpServer http{limits(), [this](const server::ExchangeRef& e) { app.handle(e); }, clock};
 
   static server::ServerConfig config() {
-    configure_log({LogLevel::kOff, false});
+    configure_log({log_levels(LogLevel::kOff), false});
     server::ServerConfig out;
     out.served_model_names = {"m"};
     out.worker_threads = 1;

@@ -113,6 +113,29 @@ TEST_F(PrefixCacheTest, TwoThatComputeTheSameTextEndUpWithTheSameBlocks) {
   EXPECT_EQ(cache.free_count(), 9);
 }
 
+TEST_F(PrefixCacheTest, KnowsHowLongBlocksLive) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  PrefixCache cache(3, kBlock);  // 2 blocks
+  Text first({1, 2, 3, 4}, root());
+  cache.set_time(10 * kSecond);
+  fill(cache, first);
+  cache.set_time(11 * kSecond);
+  cache.release_all(first.table);
+  cache.set_time(14 * kSecond);
+  Text again({1, 2, 3, 4}, root());
+  fill(cache, again);
+  EXPECT_EQ(cache.lives().reuse_gap.sum, 3);
+  cache.set_time(20 * kSecond);
+  cache.release_all(again.table);
+  cache.set_time(27 * kSecond);
+  static_cast<void>(cache.allocate());
+  static_cast<void>(cache.allocate());  // the known one
+  EXPECT_EQ(cache.lives().lifetime.sum, 17);
+  EXPECT_EQ(cache.lives().idle.sum, 7);
+  const auto bucket = std::lower_bound(kBlockAgeBounds.begin(), kBlockAgeBounds.end(), 7.0) - kBlockAgeBounds.begin();
+  EXPECT_EQ(cache.lives().idle.counts[static_cast<size_t>(bucket)], 1);
+}
+
 TEST_F(PrefixCacheTest, SaysWhyAPromptWasNotFound) {
   PrefixCache cache(4, kBlock);  // 3 blocks
   Text a({1, 2, 3, 4, 5, 6, 7, 8}, root());

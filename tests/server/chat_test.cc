@@ -1,3 +1,5 @@
+#include <future>
+
 #include "support.h"
 
 namespace di::server {
@@ -263,6 +265,41 @@ TEST_F(Chat, WhileLoadingItSaysSo) {
   server.use_scripted(saying("x"));
   EXPECT_EQ(server.ask(get("/readyz")).status, 200);
   EXPECT_EQ(server.ask(post(chat_body("Hi"))).status, 200);
+}
+
+// Looks at the requests under way at the moment in which the client sees the head of its stream.
+class HeadWatcher final : public Exchange {
+ public:
+  explicit HeadWatcher(App& app) : app_(app) {
+    request_.method = "POST";
+    request_.path = "/v1/chat/completions";
+    request_.id = "watched";
+    request_.body = chat_body("Hi", R"(,"stream":true)");
+  }
+  const HttpRequest& request() const override { return request_; }
+  void replace_body(std::string body) override { request_.body = std::move(body); }
+  void reply(HttpResponse response) override { EXPECT_EQ(response.status, 200) << response.body; }
+  void begin_stream(HttpResponse, std::string) override {
+    for (const auto& job : app_.jobs()) known_ = known_ || job->record().id == request_.id;
+  }
+  bool write(std::string_view) override { return true; }
+  void end_stream() override { ended_.set_value(known_); }
+  void on_disconnect(std::function<void()>) override {}
+  bool known_at_head() { return ended_.get_future().get(); }
+
+ private:
+  App& app_;
+  HttpRequest request_;
+  bool known_ = false;
+  std::promise<bool> ended_;
+};
+
+TEST_F(Chat, AStreamCanBeCancelledFromItsHeadOn) {
+  TestServer server;
+  server.use_scripted(saying("x"));
+  const auto exchange = std::make_shared<HeadWatcher>(server.app());
+  server.app().handle(exchange);
+  EXPECT_TRUE(exchange->known_at_head());
 }
 
 TEST_F(Chat, DrainLetsRunningOnesEndAndRefusesNewOnes) {

@@ -43,20 +43,40 @@ class Loopback {
   }
   std::string url(const std::string& path) const { return fmt::format("http://127.0.0.1:{}{}", port_, path); }
   int requests() const { return requests_; }
+  uint16_t port() const { return port_; }
+  // Read between requests only.
+  const std::string& tunnels_to() const { return tunnels_to_; }
+  void refuse_tunnels() { refuses_tunnels_ = true; }
 
  private:
+  static std::string read_head(int fd) {
+    std::string text;
+    char part[1024];
+    while (text.find("\r\n\r\n") == std::string::npos) {
+      const ssize_t n = recv(fd, part, sizeof part, 0);
+      if (n <= 0) break;
+      text.append(part, static_cast<size_t>(n));
+    }
+    return text;
+  }
   void serve() {
     while (true) {
       const int fd = accept(listener_, nullptr, nullptr);
       if (fd < 0) return;
-      std::string text;
       char part[1024];
-      while (text.find("\r\n\r\n") == std::string::npos) {
-        const ssize_t n = recv(fd, part, sizeof part, 0);
-        if (n <= 0) break;
-        text.append(part, static_cast<size_t>(n));
-      }
+      std::string text = read_head(fd);
       ++requests_;
+      if (text.starts_with("CONNECT ")) {
+        // As a proxy that stands before this same server.
+        tunnels_to_ = text.substr(8, text.find(' ', 8) - 8);
+        const std::string_view agreed = refuses_tunnels_ ? "HTTP/1.1 403 No\r\n\r\n" : "HTTP/1.1 200 OK\r\n\r\n";
+        static_cast<void>(send(fd, agreed.data(), agreed.size(), MSG_NOSIGNAL));
+        text = read_head(fd);
+      }
+      if (text.empty()) {
+        close(fd);
+        continue;
+      }
       const std::string path = text.substr(4, text.find(' ', 4) - 4);
       const std::string answer = answer_to(path);
       if (path == "/silent") {
@@ -91,6 +111,8 @@ class Loopback {
   int listener_ = -1;
   uint16_t port_ = 0;
   std::atomic<int> requests_ = 0;
+  std::string tunnels_to_;
+  std::atomic<bool> refuses_tunnels_ = false;
   std::jthread thread_;
 };
 
@@ -110,7 +132,7 @@ class MediaFetch : public ::testing::Test {
 };
 
 // Addresses given as such are checked with the URL, so the loopback server is asked by its name.
-TEST_F(MediaFetch, AddressesOfThisHostAreRefusedWhateverTheList) {
+TEST_F(MediaFetch, B081_AddressesOfThisHostAreRefusedWhateverTheList) {
   EXPECT_EQ(get("/image"), "link: an address that is not public");
   options_.reachable = nullptr;
   const std::string url = server_.url("/image").replace(7, 9, "localhost");
@@ -143,11 +165,37 @@ TEST_F(NamedMediaFetch, BodiesComeWithinTheirLimit) {
   EXPECT_EQ(get("/none"), "link: localhost answers with status 404");
 }
 
-TEST_F(NamedMediaFetch, RedirectsAreBoundedAndChecked) {
+TEST_F(NamedMediaFetch, B081_RedirectsAreBoundedAndChecked) {
   EXPECT_EQ(get("/moved"), "bytes of an image");
   EXPECT_EQ(get("/loop"), "link: more than 3 redirects");
   EXPECT_EQ(get("/away"), "link: an address that is not public");
   EXPECT_EQ(get("/file"), "link: only http and https are fetched");
+}
+
+// The proxy is asked for the address that was checked, so that it cannot find another one behind the name.
+TEST_F(NamedMediaFetch, B081_AProxyIsToldTheCheckedAddress) {
+  ASSERT_TRUE(set_proxy(options_, fmt::format("http://127.0.0.1:{}", server_.port())));
+  const int before = server_.requests();
+  EXPECT_EQ(get("/image"), "bytes of an image");
+  EXPECT_EQ(server_.tunnels_to(), fmt::format("127.0.0.1:{}", server_.port()));
+  EXPECT_EQ(server_.requests(), before + 1);
+  EXPECT_EQ(get("/away"), "link: an address that is not public");
+  server_.refuse_tunnels();
+  EXPECT_EQ(get("/image"), "link: the proxy answers with status 403 for localhost");
+  ASSERT_TRUE(set_proxy(options_, "127.0.0.1:1"));
+  EXPECT_EQ(get("/image"), "link: the proxy cannot be connected to");
+}
+
+TEST(MediaProxy, IsGivenAsHostAndPort) {
+  MediaFetchOptions options;
+  EXPECT_TRUE(set_proxy(options, "http://proxy.example:3128/"));
+  EXPECT_EQ(options.proxy_host, "proxy.example");
+  EXPECT_EQ(options.proxy_port, 3128);
+  EXPECT_TRUE(set_proxy(options, "[::1]:80"));
+  EXPECT_EQ(options.proxy_host, "::1");
+  for (const char* bad :
+       {"", "proxy", "proxy:", "proxy:0", "proxy:70000", ":80", "https://proxy:80", "http://u@h:80", "a:8x"})
+    EXPECT_FALSE(set_proxy(options, bad)) << bad;
 }
 
 TEST_F(NamedMediaFetch, TimeIsBounded) {

@@ -255,6 +255,8 @@ class ManualEngine final : public engine::EngineApi {
     changed_.notify_all();
   }
   engine::EngineStats stats() const override { return {}; }
+  void flush_cache() override {}
+  void look_up(const engine::GenerateRequest&, std::function<void(engine::CacheLookup)> done) override { done({}); }
 
   // Waits for the n-th request (from 0).
   Entry& wait_request(size_t n) {
@@ -333,7 +335,7 @@ class TestServer {
 
  private:
   static ServerConfig prepared(ServerConfig config) {
-    configure_log({LogLevel::kError, false});
+    configure_log({log_levels(LogLevel::kError), false});
     config.served_model_names = {"test"};
     return config;
   }

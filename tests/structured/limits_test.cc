@@ -174,6 +174,28 @@ TEST(Limits, TimeOfOneMask) {
   }
 }
 
+// Deeper openings than the limit are no answers.
+TEST(Limits, NestingOfTheOutput) {
+  for (const ConstraintKind kind : {ConstraintKind::kJsonSchema, ConstraintKind::kJsonObject}) {
+    auto compiled = compile_spec(kind, "{}");
+    ASSERT_TRUE(compiled.has_value());
+    for (const uint32_t limit : {0U, 5U}) {
+      Limits limits;
+      if (limit > 0) limits.max_output_nesting = limit;
+      if (limit > 0) compiled = compile_spec(kind, "{}", {}, false, limits);
+      Matcher m(*compiled);
+      uint32_t levels = kind == ConstraintKind::kJsonObject ? 1 : 0;
+      if (levels > 0) {
+        EXPECT_TRUE(m.accept_bytes("{\"a\":"));
+      }
+      while (levels < 1'000 && m.accept('[')) ++levels;
+      EXPECT_EQ(levels, limits.max_output_nesting) << static_cast<int>(kind);
+      EXPECT_FALSE(m.failed());
+      EXPECT_TRUE(m.accept(']'));
+    }
+  }
+}
+
 TEST(Limits, OnePieceOfWorkThatFailsDoesNotEndTheNext) {
   Limits limits;
   limits.max_states = 40;

@@ -126,12 +126,35 @@ TEST(Schema, FormatsAreEnforced) {
        {R"({"type":"string","format":"hostname"})", {"\"a-b.example\""}, {"\"-a\"", "\"ab--c\"", "\"xn--x\""}}});
 }
 
+// structured-output.md §2.7: the least solution where another alternative gives one.
+TEST(Schema, ReferencesThatReachThemselves) {
+  check({{R"({"anyOf":[{"$ref":"#"},{"type":"integer"}]})", {"5"}, {"true"}},
+         {R"({"$ref":"#/$defs/a","$defs":{"a":{"oneOf":[{"$ref":"#/$defs/b"}]},
+             "b":{"anyOf":[{"$ref":"#/$defs/a"},{"const":1},{"$ref":"#/$defs/b"}]}}})",
+          {"1"},
+          {"2"}},
+         {R"({"type":"array","items":{"$ref":"#"}})", {"[[],[[]]]"}, {"[1]"}}});
+}
+
+// structured-output.md §4.6: no endless digits.
+TEST(Schema, DigitsOfNumbers) {
+  const std::string most(64, '7');
+  check({{R"({"type":"number"})",
+          {most.c_str(), ("0." + most).c_str(), ("-" + most + "." + most + "e100").c_str()},
+          {(most + "7").c_str(), ("0." + most + "7").c_str()}}});
+}
+
 TEST(Schema, RefusesWithCodeAndPlace) {
   for (const auto& [text, code] : std::initializer_list<std::pair<const char*, const char*>>{
            {R"({"type":"object","required":true})", "invalid_json_schema"},
            {R"({"enum":[]})", "unsatisfiable_schema"},
            {R"({"type":"integer","minimum":5,"maximum":4})", "unsatisfiable_schema"},
            {R"({"$ref":"http://example.com/x"})", "unresolvable_ref"},
+           {R"({"$ref":"#"})", "ref_cycle"},
+           {R"({"allOf":[{"$ref":"#"},{"type":"string"}]})", "ref_cycle"},
+           {R"({"anyOf":[{"$ref":"#/$defs/b"}],"$defs":{"b":{"$ref":"#"}}})", "ref_cycle"},
+           {R"({"properties":{"a":{"$ref":"#/$defs/b"}},"$defs":{"b":{"$ref":"#/$defs/b"}}})", "ref_cycle"},
+           {R"({"not":{"$ref":"#"}})", "ref_cycle"},
            {R"({"type":"array","items":{"type":"string"},"uniqueItems":true})", "unsupported_schema_feature"},
            {R"({"pattern":"("})", "invalid_regex"},
            {R"({"minLength":-1})", "invalid_json_schema"},

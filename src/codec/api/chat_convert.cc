@@ -60,6 +60,7 @@ class Converter {
                    ApiResult<ConvertedRequest>(bad_request("stream_options should be set along with stream = true")));
     }
     out_.include_usage = request_.include_usage.value_or(false);
+    out_.continuous_usage = request_.continuous_usage.value_or(false);
     std::string schema = DI_TRY(about("response_format", check_format(request_.format, options_)));
     DI_TRY(about("response_format", apply_constraint(request_.format, std::move(schema), out_)));
     DI_TRY(sampling());
@@ -128,7 +129,8 @@ class Converter {
     source.detail = block.detail;
     if (block.type == Block::Type::kFile) {
       DI_TRY(check_file(block, source.path));
-      source.location = *block.file_data;
+      if (block.file_id) source.kind = ImageSource::Kind::kFile;
+      source.location = block.file_id ? *block.file_id : *block.file_data;
     } else {
       source.location = block.url;
       if (is_external_url(block.url)) {
@@ -149,7 +151,7 @@ class Converter {
     return {};
   }
 
-  static ApiResult<void> check_file(const Block& block, std::string_view path) {
+  ApiResult<void> check_file(const Block& block, std::string_view path) const {
     if (!block.file_id && !block.file_data) return bad_request("{}: file must have a file_id or file_data", path);
     if (block.file_id && block.file_data) {
       return bad_request("{}: file cannot have both file_id and file_data", path);
@@ -157,9 +159,7 @@ class Converter {
     if (block.file_id && block.filename) {
       return bad_request("{}: file cannot have filename when file_id is present", path);
     }
-    if (block.file_id) {
-      return bad_request("{}: file_id is not supported. Pass the image as a base64 data url instead.", path);
-    }
+    if (block.file_id) return check_file_id(path, options_);
     const std::optional<DataUrl> data = parse_data_url(*block.file_data);
     if (!data || block.file_data->find("base64,") == std::string_view::npos) {
       return bad_request("{}: file_data is not a valid base64 data url", path);
@@ -291,13 +291,7 @@ class Converter {
     SamplingRequest& sampling = request_.sampling;
     sampling.logprobs = request_.logprobs.value_or(false);
     if (request_.n) sampling.n = *request_.n;
-    DI_TRY(apply_sampling(sampling, options_, out_));
-    if (options_.policy == ApiPolicy::kExtended && !out_.conversation.thinking_mode) {
-      out_.sampling.top_k = request_.top_k.value_or(-1);
-      out_.sampling.min_p = request_.min_p.value_or(0.0F);
-      out_.sampling.logit_bias = request_.logit_bias;
-    }
-    return {};
+    return apply_sampling(sampling, options_, out_);
   }
 
   void parsing(bool json_object) {
@@ -329,7 +323,7 @@ ApiResult<ConvertedRequest> convert_chat(const Json& body, const CodecOptions& o
   const ReadRules rules{extended};
   Request request;
   if (const Read read = chat::read_request(body, rules, extended, request); !read) return invalid_body(read.error());
-  if (extended) {
+  if (extended && body.is_object()) {
     if (const Read read = chat::read_extensions(body, rules, request); !read) return invalid_body(read.error());
   }
   return Converter(request, options).run();

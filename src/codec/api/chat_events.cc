@@ -160,7 +160,11 @@ class ChatWriter final : public EventWriter {
       append_logprobs(data, *logprobs);
       data += "]}";
     }
-    data += tail_;
+    if (state_.request->continuous_usage) {
+      data.append(",\"finish_reason\":null}],\"usage\":").append(chat_usage_json(state_.usage)).append("}");
+    } else {
+      data += tail_;
+    }
     state_.emit({}, std::move(data));
   }
 
@@ -225,7 +229,9 @@ std::string chat_usage_json(const Usage& usage) {
   const uint32_t hit = usage.prompt.cache_hit_tokens;
   w.begin_object().key("prompt_tokens").value(prompt).key("completion_tokens").value(usage.completion_tokens);
   w.key("total_tokens").value(prompt + usage.completion_tokens);
-  w.key("prompt_tokens_details").begin_object().key("cached_tokens").value(hit).end_object();
+  w.key("prompt_tokens_details").begin_object().key("cached_tokens").value(hit);
+  if (usage.cache_write_tokens) w.key("cache_write_tokens").value(*usage.cache_write_tokens);
+  w.end_object();
   if (usage.reasoning_tokens || usage.speculation) {
     w.key("completion_tokens_details").begin_object();
     if (usage.reasoning_tokens) w.key("reasoning_tokens").value(*usage.reasoning_tokens);

@@ -1,9 +1,8 @@
 // Chat Completions request: JSON -> request structure (recipe.md §3.0, §3.1).
-#include <charconv>
-#include <cmath>
 
 #include "codec/api/chat_request.h"
 #include "codec/api/read_effort.h"
+#include "codec/api/read_sampling.h"
 
 namespace di::codec::api::chat {
 
@@ -15,7 +14,7 @@ Read read_image_url(const Json& v, Block& out) {
       optional("detail", [&](const Json& d) { return read_enum(d, {"low", "high", "original", "auto"}, out.detail); }));
 }
 
-Read read_block(const Json& v, Block& out) {
+Read read_block(const Json& v, bool extended, Block& out) {
   DI_TRY(read_tag(v, "ChatCompletionRequestContentBlock", "type", {"text", "image_url", "file"}, out.type));
   const std::string prefix = "struct variant ChatCompletionRequestContentBlock::";
   switch (out.type) {
@@ -25,23 +24,30 @@ Read read_block(const Json& v, Block& out) {
       return read_struct(v, prefix + "ImageUrl", 1,
                          required("image_url", [&](const Json& u) { return read_image_url(u, out); }));
     case Block::Type::kFile:
+      // OpenAI's clients put the members one level lower.
+      if (const Json* file = v.find_value("file"); extended && file != nullptr) {
+        return at_field(
+            "file", read_struct(*file, "struct ChatCompletionFile", optional("file_id", into(out.file_id)),
+                                optional("file_data", into(out.file_data)), optional("filename", into(out.filename))));
+      }
       return read_struct(v, prefix + "File", 1, optional("file_id", into(out.file_id)),
                          optional("file_data", into(out.file_data)), optional("filename", into(out.filename)));
   }
   return {};
 }
 
-Read read_content(const Json& v, Content& out) {
+Read read_content(const Json& v, bool extended, Content& out) {
   if (const std::string* text = v.if_string()) {
     out.text = *text;
     return {};
   }
   if (!v.is_array()) return read_error("invalid_type", "content should be a string or a list");
-  return list_into(out.blocks.emplace(), read_block)(v);
+  return list_into(out.blocks.emplace(),
+                   [&](const Json& block, Block& b) { return read_block(block, extended, b); })(v);
 }
 
-auto content_into(std::optional<Content>& out) {
-  return [&out](const Json& v) { return read_content(v, out.emplace()); };
+auto content_into(std::optional<Content>& out, bool extended) {
+  return [&out, extended](const Json& v) { return read_content(v, extended, out.emplace()); };
 }
 
 Read read_call(const Json& v, RequestCall& out) {
@@ -72,14 +78,14 @@ Read read_message(const Json& v, RequestMessage& out, bool extended) {
   switch (out.role) {
     case Role::kSystem:
     case Role::kDeveloper:
-      return read_struct(v, prefix + "System", 1, required("content", content_into(out.content)),
+      return read_struct(v, prefix + "System", 1, required("content", content_into(out.content, extended)),
                          optional("name", checked_text()));
     case Role::kUser:
-      return read_struct(v, prefix + "User", 1, required("content", content_into(out.content)),
+      return read_struct(v, prefix + "User", 1, required("content", content_into(out.content, extended)),
                          optional("name", checked_text()));
     case Role::kAssistant: {
       DI_TRY(read_struct(
-          v, prefix + "Assistant", 1, optional("content", content_into(out.content)),
+          v, prefix + "Assistant", 1, optional("content", content_into(out.content, extended)),
           optional("reasoning_content", into(out.reasoning_content)), optional("name", checked_text()),
           optional("tool_calls", [&](const Json& c) { return list_into(out.tool_calls.emplace(), read_call)(c); }),
           optional("prefix", into(out.prefix))));
@@ -91,7 +97,7 @@ Read read_message(const Json& v, RequestMessage& out, bool extended) {
       return {};
     }
     case Role::kTool:
-      return read_struct(v, prefix + "Tool", 1, required("content", content_into(out.content)),
+      return read_struct(v, prefix + "Tool", 1, required("content", content_into(out.content, extended)),
                          required("tool_call_id", into(out.tool_call_id)));
     case Role::kLatestReminder:
       return read_struct(v, prefix + "LatestReminder", 1,
@@ -247,37 +253,36 @@ Read read_request(const Json& body, const ReadRules& rules, bool extended, Reque
       }));
 }
 
+namespace {
+
+// The prompt ends with the last message, which the model continues (vLLM's names for `prefix`).
+Read continue_final_message(const Json& body, Request& out) {
+  std::optional<bool> goes_on;
+  std::optional<bool> prompts;
+  DI_TRY(read_struct(body, "struct ChatCompletionRequest", optional("continue_final_message", into(goes_on)),
+                     optional("add_generation_prompt", into(prompts))));
+  if (!goes_on.value_or(false)) {
+    if (prompts.value_or(true)) return {};
+    return at_field(
+        "add_generation_prompt",
+        read_error("invalid_value", "`add_generation_prompt` can be false with `continue_final_message` only"));
+  }
+  if (prompts.value_or(false)) {
+    return at_field(
+        "continue_final_message",
+        read_error("invalid_value", "`continue_final_message` and `add_generation_prompt` exclude each other"));
+  }
+  if (out.messages.empty() || out.messages.back().role != Role::kAssistant) {
+    return at_field("continue_final_message",
+                    read_error("invalid_value", "`continue_final_message` needs a last message of the assistant"));
+  }
+  out.messages.back().prefix = true;
+  return {};
+}
+
+}  // namespace
+
 Read read_extensions(const Json& body, const ReadRules& rules, Request& out) {
-  const auto bias = [&](const Json& v) -> Read {
-    const Json::Object* map = v.if_object();
-    if (map == nullptr) return invalid_type(v, "a map");
-    for (const JsonMember& member : *map) {
-      TokenId id = -1;
-      const char* end = member.key.data() + member.key.size();
-      const auto parsed = std::from_chars(member.key.data(), end, id);
-      float value = 0;
-      DI_TRY(at_field(member.key, read_f32(member.value, value)));
-      if (parsed.ptr != end || member.key.empty() || id < 0 || !(value >= -100 && value <= 100)) {
-        return read_error("invalid_value",
-                          fmt::format("invalid entry `{}`: expected a token id and a bias in [-100, 100]", member.key));
-      }
-      out.logit_bias[id] = value;
-    }
-    return {};
-  };
-  const auto top_k = [&](const Json& v) -> Read {
-    std::optional<int64_t> value = v.to_i64();
-    if (v.kind() == Json::Kind::kDouble) {  // 4.0 counts as 4
-      const double d = *v.to_double();
-      if (d == std::floor(d) && std::abs(d) < 1e15) value = static_cast<int64_t>(d);
-    }
-    if (!value) return invalid_type(v, "an integer >= -1");
-    if (*value < -1 || *value > INT32_MAX) {
-      return read_error("invalid_value", fmt::format("invalid value: {}, expected an integer >= -1", describe_json(v)));
-    }
-    out.top_k = static_cast<int32_t>(*value);
-    return {};
-  };
   const auto kwargs = [&](const Json& v) -> Read {
     std::optional<bool> thinking;
     std::optional<bool> enable;
@@ -291,13 +296,15 @@ Read read_extensions(const Json& body, const ReadRules& rules, Request& out) {
   };
   DI_TRY(read_struct(body, "struct ChatCompletionRequest",
                      optional("max_completion_tokens", into(out.max_completion_tokens, rules)),
-                     optional("top_k", top_k), optional("min_p", into(out.min_p)), optional("logit_bias", bias),
                      optional("chat_template_kwargs", kwargs), optional("chat_template", [](const Json&) {
                        return Read(read_error("invalid_value", "`chat_template` is not supported"));
                      })));
-  if (out.min_p && !(*out.min_p >= 0 && *out.min_p <= 1)) {
-    return at_field("min_p", read_error("invalid_value", "Invalid min_p value, the valid range of min_p is [0, 1]"));
+  if (const Json* options = body.find_value("stream_options"); options != nullptr && options->is_object()) {
+    DI_TRY(at_field("stream_options",
+                    read_struct(*options, "a map", optional("continuous_usage_stats", into(out.continuous_usage)))));
   }
+  DI_TRY(read_sampling_extensions(body, rules, out.sampling));
+  DI_TRY(continue_final_message(body, out));
   if (!out.max_completion_tokens) return {};
   if (out.sampling.max_tokens && *out.sampling.max_tokens != *out.max_completion_tokens) {
     return at_field("max_completion_tokens",

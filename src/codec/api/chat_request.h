@@ -1,8 +1,6 @@
 // A Chat Completions request as deserialized (recipe.md §3.1). Texts are views into the JSON body. Internal to api/.
 #pragma once
 
-#include <map>
-
 #include "codec/api/common.h"
 
 namespace di::codec::api::chat {
@@ -52,15 +50,13 @@ struct Request {
   std::optional<bool> stream;
   bool has_stream_options = false;
   std::optional<bool> include_usage;
+  std::optional<bool> continuous_usage;
   FormatRequest format;
   std::optional<std::vector<ToolDefinition>> tools;
   std::vector<bool> has_parameters;
   ToolRequest::Choice choice = ToolRequest::Choice::kAuto;
   std::string_view choice_name;
   ThinkingSettings thinking;
-  std::optional<int32_t> top_k;
-  std::optional<float> min_p;
-  std::map<TokenId, float> logit_bias;
 };
 
 Read read_request(const Json& body, const ReadRules& rules, bool extended, Request& out);

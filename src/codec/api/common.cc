@@ -173,8 +173,11 @@ ApiResult<void> apply_sampling(const SamplingRequest& request, const CodecOption
   }
   SamplingOptions& sampling = out.sampling;
   sampling.max_tokens = max_tokens;
-  sampling.temperature = thinking ? 1.0F : request.temperature.value_or(1.0F);
-  if (out.version == ModelVersion::kV41) {
+  const bool open = options.open_sampling && options.policy == ApiPolicy::kExtended;
+  sampling.temperature = thinking && !open ? 1.0F : request.temperature.value_or(1.0F);
+  if (open) {
+    sampling.top_p = request.top_p.value_or(1.0F);
+  } else if (out.version == ModelVersion::kV41) {
     sampling.top_p = thinking ? std::max(request.top_p.value_or(1.0F), 0.95F) : 1.0F;
   } else if (thinking) {
     sampling.top_p = conversation.tools_on() ? 0.95F : 1.0F;
@@ -186,9 +189,12 @@ ApiResult<void> apply_sampling(const SamplingRequest& request, const CodecOption
   sampling.seed = request.seed;
   if (options.policy == ApiPolicy::kExtended) {
     sampling.n = static_cast<uint32_t>(request.n.value_or(1));
-    if (!thinking) {
+    if (!thinking || open) {
       sampling.presence_penalty = request.presence_penalty.value_or(0.0F);
       sampling.frequency_penalty = request.frequency_penalty.value_or(0.0F);
+      sampling.top_k = request.extensions.top_k.value_or(-1);
+      sampling.min_p = request.extensions.min_p.value_or(0.0F);
+      sampling.logit_bias = request.extensions.logit_bias;
     }
   }
   out.max_tokens_bound = bound;
@@ -429,7 +435,7 @@ ApiResult<void> apply_reasoning_history(const CodecOptions& options, std::string
     const auto last_user = std::find_if(messages.rbegin(), messages.rend(),
                                         [](const Message& m) { return m.role == Message::Role::kUser; });
     for (auto at = last_user.base(); at != messages.end(); ++at) {
-      if (needs_reasoning(*at, request_has_tools)) {
+      if (needs_reasoning(*at, request_has_tools) && !(options.knows_turn && options.knows_turn(*at))) {
         return bad_request("The `{}` in the thinking mode must be passed back to the API.", field);
       }
     }

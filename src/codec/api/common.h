@@ -1,6 +1,7 @@
 // What the three conversions share (recipe.md §3.0). Internal to api/.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,6 +55,12 @@ struct SamplingRequest {
   std::optional<uint32_t> max_tokens;
   bool clamp_max_tokens = false;  // Messages lowers to the bound
   std::optional<uint64_t> seed;
+  struct Extensions {  // read_sampling.h
+    std::optional<int32_t> top_k;
+    std::optional<float> min_p;
+    std::map<TokenId, float> logit_bias;
+  };
+  Extensions extensions;
 };
 ApiResult<void> apply_sampling(const SamplingRequest& request, const CodecOptions& options, ConvertedRequest& out);
 

@@ -19,13 +19,14 @@ void write_tools(JsonWriter& w, const std::vector<ToolDefinition>& tools) {
 }
 
 void write_sources(JsonWriter& w, const std::vector<ImageSource>& sources) {
+  constexpr const char* kKinds[] = {"data_url", "url", "file_id"};
   constexpr const char* kDetails[] = {"low", "high", "original", "auto"};
   w.begin_array();
   for (const ImageSource& source : sources) {
-    const bool url = source.kind == ImageSource::Kind::kUrl;
-    w.begin_object().key("kind").value(url ? "url" : "data_url");
+    const char* kind = kKinds[static_cast<size_t>(source.kind)];
+    w.begin_object().key("kind").value(kind);
     w.key("detail").value(kDetails[static_cast<size_t>(source.detail)]).key("path").value(source.path);
-    w.key(url ? "url" : "data_url").value(source.location).end_object();
+    w.key(kind).value(source.location).end_object();
   }
   w.end_array();
 }
@@ -241,6 +242,11 @@ Result<void> read_option(std::string_view key, const Json& value, CodecOptions& 
   if (key == "default_thinking_mode") {
     if (!value.is_bool()) return not_an_option(key, "a boolean", value);
     options.default_thinking_mode = value.as_bool();
+    return {};
+  }
+  if (key == "open_sampling") {
+    if (!value.is_bool()) return not_an_option(key, "a boolean", value);
+    options.open_sampling = value.as_bool();
     return {};
   }
   if (key == "reasoning_content_behavior") {

@@ -122,6 +122,11 @@ bool is_supported_image_mime(std::string_view mime) {
   return std::find(kMimes.begin(), kMimes.end(), mime) != kMimes.end();
 }
 
+ApiResult<void> check_file_id(std::string_view path, const CodecOptions& options) {
+  if (options.policy == ApiPolicy::kExtended) return {};
+  return bad_request("{}: file_id is not supported. Pass the image as a base64 data url instead.", path);
+}
+
 ApiResult<void> check_image_data_url(std::string_view url, std::string_view path) {
   const std::optional<DataUrl> data = parse_data_url(url);
   if (url.find("base64,") == std::string_view::npos || !data) {

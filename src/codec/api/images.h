@@ -29,6 +29,9 @@ bool is_forgiving_base64(std::string_view text);
 bool is_external_url(std::string_view url);  // starts with "http", in any case
 bool is_supported_image_mime(std::string_view mime);
 
+// Images by the id of an uploaded file: extended policy only (server.md §8.3).
+ApiResult<void> check_file_id(std::string_view path, const CodecOptions& options);
+
 // Checks a data URL that is an image; the error carries `path`.
 ApiResult<void> check_image_data_url(std::string_view url, std::string_view path);
 

@@ -6,6 +6,7 @@
 
 #include "codec/api/images.h"
 #include "codec/api/messages_request.h"
+#include "codec/api/read_sampling.h"
 #include "codec/rust_text.h"
 
 namespace di::codec::api {
@@ -333,7 +334,10 @@ class Converter {
         source.location = in.value;
         break;
       case Image::Kind::kFile:
-        return bad_request("{}: file_id is not supported. Pass the image as a base64 data url instead.", error_path);
+        DI_TRY(check_file_id(error_path, options_));
+        source.kind = ImageSource::Kind::kFile;
+        source.location = in.value;
+        break;
     }
     message.content.append_image(options_.special.image);
     message.image_sources.push_back(std::move(source));
@@ -483,6 +487,10 @@ void filter_system_tools(Conversation& conversation) {
 ApiResult<ConvertedRequest> convert_messages(const Json& body, const CodecOptions& options) {
   Request request;
   if (const Read read = messages::read_request(body, options, request); !read) return invalid_body(read.error());
+  if (options.policy == ApiPolicy::kExtended && body.is_object()) {
+    const Read read = read_sampling_extensions(body, ReadRules{true}, request.sampling);
+    if (!read) return invalid_body(read.error());
+  }
   return Converter(request, options).run();
 }
 

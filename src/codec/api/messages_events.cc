@@ -64,8 +64,9 @@ class MessagesWriter final : public EventWriter {
     std::string data;
     JsonWriter w(data);
     w.begin_object().key("type").value("message_delta").key("delta").begin_object();
-    w.key("stop_reason").value(end_).key("stop_sequence").value(stop_text_).end_object();
-    w.key("usage").raw(usage(state_.usage.completion_tokens)).end_object();
+    w.key("stop_reason").value(end_).key("stop_sequence").value(stop_text_);
+    if (state_.info.extra_members) w.key("stop_details").null();
+    w.end_object().key("usage").raw(final_usage()).end_object();
     emit("message_delta", std::move(data));
     emit("message_stop", "{\"type\":\"message_stop\"}");
   }
@@ -103,7 +104,9 @@ class MessagesWriter final : public EventWriter {
     } else {
       w.value(end_);
     }
-    w.key("stop_sequence").value(stop_text_).key("usage").raw(usage(state_.usage.completion_tokens)).end_object();
+    w.key("stop_sequence").value(stop_text_);
+    if (state_.info.extra_members) w.key("stop_details").null();
+    w.key("usage").raw(final_usage()).end_object();
     return out;
   }
 
@@ -134,6 +137,17 @@ class MessagesWriter final : public EventWriter {
         drafts ? fmt::format(",\"spec_verified_tokens\":{},\"spec_accepted_tokens\":{}", drafts->verified_tokens,
                              drafts->accepted_tokens)
                : std::string());
+  }
+
+  std::string final_usage() const {
+    std::string out = usage(state_.usage.completion_tokens);
+    if (!state_.info.extra_members) return out;
+    // With the token that ends the thinking, which came if anything came behind it; the one that begins it is the
+    // prompt's.
+    uint32_t thinking = state_.usage.reasoning_tokens.value_or(0);
+    if (thinking > 0 && blocks_.size() > 1) ++thinking;
+    out.pop_back();
+    return out + fmt::format(",\"output_tokens_details\":{{\"thinking_tokens\":{}}}}}", thinking);
   }
 
   // Makes a block of this kind the open one.

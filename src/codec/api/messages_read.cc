@@ -201,8 +201,14 @@ Read read_choice(const Json& v, Request& out) {
   }
 }
 
-Read read_thinking(const Json& v, const ReadRules& rules, ThinkingSettings& out) {
+Read read_thinking(const Json& v, const ReadRules& rules, bool extended, ThinkingSettings& out) {
   std::optional<uint64_t> budget;
+  // What newer clients send for adaptive thinking around tool calls (server.md §7).
+  if (const Json* type = v.find("type");
+      extended && type != nullptr && type->is_string() && type->as_string() == "between_tools") {
+    out.type = ThinkingType::kEnabled;
+    return read_struct(v, "struct MessagesThinking", optional("budget_tokens", into(budget, rules)));
+  }
   return read_struct(v, "struct MessagesThinking",
                      required("type", [&](const Json& t) { return read_enum(t, kThinkingTypes, out.type.emplace()); }),
                      optional("budget_tokens", into(budget, rules)));
@@ -241,17 +247,17 @@ Read read_request(const Json& body, const CodecOptions& options, Request& out) {
     return list_into(out.tools, [&](const Json& t, Tool& tool) { return read_tool(t, extended, tool); })(v);
   };
   const auto stop = list_into(out.stop, [](const Json& s, std::string_view& text) { return read_text(s, text); });
-  return read_struct(body, "struct MessagesRequest", required("model", into(out.model)), required("messages", messages),
-                     optional("system", [&](const Json& v) { return read_system(v, out); }),
-                     optional("max_tokens", into(sampling.max_tokens, rules)),
-                     optional("temperature", into(sampling.temperature)), optional("top_p", into(sampling.top_p)),
-                     optional("stop_sequences", stop), optional("stream", into(out.stream)), optional("tools", tools),
-                     optional("tool_choice", [&](const Json& v) { return read_choice(v, out); }),
-                     optional("thinking", [&](const Json& v) { return read_thinking(v, rules, out.thinking); }),
-                     optional("output_config", [&](const Json& v) { return read_output_config(v, extended, out); }),
-                     optional("metadata", [](const Json& v) {
-                       return read_struct(v, "struct MessagesMetadata", optional("user_id", checked_text()));
-                     }));
+  return read_struct(
+      body, "struct MessagesRequest", required("model", into(out.model)), required("messages", messages),
+      optional("system", [&](const Json& v) { return read_system(v, out); }),
+      optional("max_tokens", into(sampling.max_tokens, rules)), optional("temperature", into(sampling.temperature)),
+      optional("top_p", into(sampling.top_p)), optional("stop_sequences", stop), optional("stream", into(out.stream)),
+      optional("tools", tools), optional("tool_choice", [&](const Json& v) { return read_choice(v, out); }),
+      optional("thinking", [&](const Json& v) { return read_thinking(v, rules, extended, out.thinking); }),
+      optional("output_config", [&](const Json& v) { return read_output_config(v, extended, out); }),
+      optional("metadata", [](const Json& v) {
+        return read_struct(v, "struct MessagesMetadata", optional("user_id", checked_text()));
+      }));
 }
 
 }  // namespace di::codec::api::messages

@@ -18,6 +18,7 @@ ConvertedRequest without_texts(const ConvertedRequest& request) {
   out.version = request.version;
   out.stream = request.stream;
   out.include_usage = request.include_usage;
+  out.continuous_usage = request.continuous_usage;
   out.conversation.thinking_mode = request.conversation.thinking_mode;
   out.parsing = request.parsing;
   out.echo = request.echo;
@@ -59,6 +60,7 @@ struct OutputProcessor::Impl final : OutputSink {
         break;
     }
     if (tokenizer != nullptr) decoder.emplace(*tokenizer);
+    if (state.info.extra_members) state.usage.cache_write_tokens = 0;
   }
 
   void content(std::string_view text, const LogprobListRef& logprobs) override {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "codec/api/images.h"
+#include "codec/api/read_sampling.h"
 #include "codec/api/responses_request.h"
 
 namespace di::codec::api {
@@ -391,14 +392,14 @@ class Converter {
     if (url.empty() && !block.file_id) return bad_request("{}: input_image must have image_url or file_id", path);
     if (!url.empty() && block.file_id)
       return bad_request("{}: input_image cannot have both image_url and file_id", path);
-    if (block.file_id) {
-      return bad_request("{}: file_id is not supported. Pass the image as a base64 data url instead.", path);
-    }
+    if (block.file_id) DI_TRY(check_file_id(path, options_));
     ImageSource source;
     source.path = fmt::format("input[{}]", i);
     source.detail = block.detail;
-    source.location = url;
-    if (is_external_url(url)) {
+    source.location = block.file_id ? *block.file_id : url;
+    if (block.file_id) {
+      source.kind = ImageSource::Kind::kFile;
+    } else if (is_external_url(url)) {
       source.kind = ImageSource::Kind::kUrl;
       if (url.size() > kMaxImageUrl) {
         return bad_request(
@@ -551,6 +552,10 @@ class Converter {
 ApiResult<ConvertedRequest> convert_responses(const Json& body, const CodecOptions& options) {
   Request request;
   if (const Read read = responses::read_request(body, options, request); !read) return invalid_body(read.error());
+  if (options.policy == ApiPolicy::kExtended && body.is_object()) {
+    const Read read = read_sampling_extensions(body, ReadRules{true}, request.sampling);
+    if (!read) return invalid_body(read.error());
+  }
   return Converter(request, options).run();
 }
 

@@ -360,7 +360,9 @@ class ResponsesWriter final : public EventWriter {
   void append_usage(JsonWriter& w) const {
     const Usage& usage = state_.usage;
     w.begin_object().key("input_tokens").value(usage.prompt.prompt_tokens);
-    w.key("input_tokens_details").begin_object().key("cached_tokens").value(usage.prompt.cache_hit_tokens).end_object();
+    w.key("input_tokens_details").begin_object().key("cached_tokens").value(usage.prompt.cache_hit_tokens);
+    if (usage.cache_write_tokens) w.key("cache_write_tokens").value(*usage.cache_write_tokens);
+    w.end_object();
     w.key("output_tokens").value(usage.completion_tokens).key("output_tokens_details").begin_object();
     w.key("reasoning_tokens").value(usage.reasoning_tokens.value_or(0));
     if (usage.speculation) {

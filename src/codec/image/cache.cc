@@ -18,8 +18,10 @@ std::string key_of(std::string_view scope, const Sha256& source, ImageDetail det
 std::optional<ImageFacts> ImageCache::find(std::string_view scope, const Sha256& source, ImageDetail detail) {
   const std::string key = key_of(scope, source, detail);
   const std::lock_guard lock(mutex_);
+  ++stats_.queries;
   const auto at = positions_.find(key);
   if (at == positions_.end()) return std::nullopt;
+  ++stats_.hits;
   entries_.splice(entries_.begin(), entries_, at->second);
   return at->second->facts;
 }
@@ -33,6 +35,13 @@ void ImageCache::put(std::string_view scope, const Sha256& source, ImageDetail d
   if (entries_.size() <= max_entries_) return;
   positions_.erase(entries_.back().key);
   entries_.pop_back();
+}
+
+ImageCache::Stats ImageCache::stats() const {
+  const std::lock_guard lock(mutex_);
+  Stats out = stats_;
+  out.entries = entries_.size();
+  return out;
 }
 
 }  // namespace di::codec

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -33,13 +34,21 @@ class ImageCache {
   std::optional<ImageFacts> find(std::string_view scope, const Sha256& source, ImageDetail detail);
   void put(std::string_view scope, const Sha256& source, ImageDetail detail, const ImageFacts& facts);
 
+  struct Stats {
+    uint64_t queries = 0;
+    uint64_t hits = 0;
+    std::size_t entries = 0;
+  };
+  Stats stats() const;
+
  private:
   struct Entry {
     std::string key;
     ImageFacts facts;
   };
   const std::size_t max_entries_;
-  std::mutex mutex_;                                                            // guards what follows
+  mutable std::mutex mutex_;                                                    // guards what follows
+  Stats stats_;                                                                 // but entries
   std::list<Entry> entries_;                                                    // most recently used first
   std::unordered_map<std::string_view, std::list<Entry>::iterator> positions_;  // keys point into the entries
 };

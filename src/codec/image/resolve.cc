@@ -69,12 +69,18 @@ size_t estimate_bytes(const api::DataUrl& data) {
   return data.body.size() - 2 * static_cast<size_t>(std::count(data.body.begin(), data.body.end(), '%'));
 }
 
-ApiResult<void> read_bytes(Source& from, const ImageLimits& limits, const ImageFetcher& fetch) {
+ApiResult<void> read_bytes(Source& from, const ImageLimits& limits, const ImageFetcher& fetch,
+                           const ImageFiles& files) {
   const std::string& location = from.source->location;
   const auto too_large = [&] {
     return bad_request("{}: image file size exceeds limit {} MB", from.where, limits.max_image_bytes >> 20);
   };
-  if (is_link(*from.source)) {
+  if (from.source->kind == ImageSource::Kind::kFile) {
+    const std::shared_ptr<const std::string> file = files ? files(location) : nullptr;
+    if (file == nullptr) return bad_request("{}: no file with id {}", from.where, rust_debug(location.substr(0, 100)));
+    if (file->size() > limits.max_image_bytes) return too_large();
+    from.bytes = *file;
+  } else if (is_link(*from.source)) {
     Result<std::string> bytes = fail(Errc::kUnavailable, "links are not fetched here");
     if (fetch) bytes = fetch(location, limits.max_image_bytes);
     if (!bytes && bytes.error().code == Errc::kResourceExhausted) return too_large();
@@ -165,7 +171,8 @@ ApiResult<std::vector<ResolvedImage>> resolve(std::span<const ImageSource> sourc
   if (!checked) return std::unexpected(std::move(checked).error());
   size_t total = quota.bytes;
   for (Source& source : *checked) {
-    if (ApiResult<void> read = read_bytes(source, limits, fetch); !read) return std::unexpected(read.error());
+    if (ApiResult<void> read = read_bytes(source, limits, fetch, options.files); !read)
+      return std::unexpected(read.error());
     total += source.bytes.size();
     if (total > limits.max_request_bytes) {
       return bad_request("{}Total image size exceeds the limit: max {} MB per request, got {} MB",

@@ -1,12 +1,14 @@
 // Image sources of a request -> decoded images with their token counts (vision.md §2), and the placeholders of a prompt
 // -> as many ids as the images take (vision.md §7.1).
 //
-// Links are refused unless the caller brings a fetcher; the rules a fetcher must keep are in url_policy.h. All bounds
+// Links are refused unless the caller brings a fetcher; the rules a fetcher must keep are in url_policy.h. Ids of
+// uploaded files are refused unless the caller brings a reader of them. All bounds
 // are checked before memory is taken for what they bound. Thread-safe; the work is done by the calling thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,6 +43,9 @@ struct ResolvedImage {
   Pixels canvas;       // empty unless asked for
 };
 
+// Bytes of an uploaded file; null: there is none of that id.
+using ImageFiles = std::function<std::shared_ptr<const std::string>(const std::string& id)>;
+
 // What is wanted beside sizes. Images are decoded in any case, to see that they can be.
 struct ResolveOptions {
   bool canvases = false;
@@ -48,6 +53,7 @@ struct ResolveOptions {
   // Images known by their bytes are not decoded again, unless canvases are wanted. May be null.
   ImageCache* cache = nullptr;
   std::string cache_scope;
+  ImageFiles files;  // may be empty
 };
 
 // What the earlier calls of one request took; pass the same one to each.

@@ -76,6 +76,7 @@ void OutputParser::output(std::string_view text, const LogprobListRef& logprobs)
       break;
     case Action::Kind::kStopSequence:
       stop_text_ += text;
+      if (include_stop_text_) sink_->content(text, logprobs);
       break;
     case Action::Kind::kCallBegin:
       if (new_run) name_.clear();

@@ -24,7 +24,7 @@ class OutputSink {
 class OutputParser {
  public:
   OutputParser(const ParsingOptions& options, const std::string& dsml, const std::string& think_end, OutputSink& sink)
-      : machine_(options, dsml, think_end), sink_(&sink) {}
+      : machine_(options, dsml, think_end), sink_(&sink), include_stop_text_(options.include_stop_text) {}
 
   void feed(const Piece& piece);
   void finish();
@@ -47,6 +47,7 @@ class OutputParser {
 
   Machine machine_;
   OutputSink* sink_;
+  bool include_stop_text_;
   std::string text_;  // bytes of the waiting pieces, from head_
   size_t head_ = 0;
   std::deque<Waiting> queue_;

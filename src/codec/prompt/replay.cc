@@ -158,6 +158,28 @@ struct ReplayStore::State {
   }
   bool expired(const Entry& entry) const { return clock.unix_seconds() - entry.made_s > options.max_age_s; }
 
+  // The tokens of a message with calls, unless it is unknown, too old or changed; then null. Takes the lock.
+  ReplayRef find(std::string_view tenant, const Message& message) {
+    const std::string key = key_of(tenant, *message.tool_calls);
+    const Sha256 calls = digest_of(*message.tool_calls);
+    const auto same = [](const std::string& text, const Sha256& digest) {
+      return text.empty() || sha256(text) == digest;
+    };
+    const std::lock_guard lock(mutex);
+    const auto at = positions.find(key);
+    if (at == positions.end()) return nullptr;
+    if (expired(*at->second)) {
+      remove(at->second);
+      return nullptr;
+    }
+    if (at->second->calls != calls || !same(message.content.text, at->second->content) ||
+        !same(message.reasoning_content.value_or(""), at->second->reasoning)) {
+      return nullptr;
+    }
+    entries.splice(entries.begin(), entries, at->second);
+    return at->second->tokens;
+  }
+
   void insert(Entry entry) {
     if (const auto old = positions.find(entry.key); old != positions.end()) remove(old->second);
     bytes += entry.bytes();
@@ -207,24 +229,16 @@ void ReplayStore::put(std::string_view tenant, const ReplayTurn& turn, ReplayTok
 
 ReplayRef ReplayStore::find(std::string_view tenant, const Message& message) {
   if (!message.tool_calls || message.tool_calls->empty()) return nullptr;
-  const std::string key = key_of(tenant, *message.tool_calls);
-  const Sha256 calls = digest_of(*message.tool_calls);
-  const auto same = [](const std::string& text, const Sha256& digest) {
-    return text.empty() || sha256(text) == digest;
-  };
+  const ReplayRef tokens = state_->find(tenant, message);
   const std::lock_guard lock(state_->mutex);
-  const auto at = state_->positions.find(key);
-  if (at != state_->positions.end() && state_->expired(*at->second)) {
-    state_->remove(at->second);
-  } else if (at != state_->positions.end() && at->second->calls == calls &&
-             same(message.content.text, at->second->content) &&
-             same(message.reasoning_content.value_or(""), at->second->reasoning)) {
-    ++state_->hits;
-    state_->entries.splice(state_->entries.begin(), state_->entries, at->second);
-    return at->second->tokens;
-  }
-  ++state_->misses;
-  return nullptr;
+  ++(tokens != nullptr ? state_->hits : state_->misses);
+  return tokens;
+}
+
+bool ReplayStore::knows(std::string_view tenant, const Message& message) {
+  if (!message.tool_calls || message.tool_calls->empty()) return false;
+  const ReplayRef tokens = state_->find(tenant, message);
+  return tokens != nullptr && tokens->thinking;
 }
 
 Result<void> ReplayStore::save_if_older(int64_t seconds) {

@@ -55,6 +55,8 @@ class ReplayStore {
   // as JSON (ids, names and arguments, in order), and whose content and reasoning are the same where the message has
   // them.
   ReplayRef find(std::string_view tenant, const Message& message);
+  // Whether find() would give the tokens of a turn that was made while thinking; counts neither as hit nor as miss.
+  bool knows(std::string_view tenant, const Message& message);
 
   // Writes the file, if there is one (whole, then renamed).
   Result<void> save();

@@ -128,4 +128,24 @@ double RuntimeCost::sampler_ms(int32_t num_seqs) const {
   return sampler_.size() >= kMinSamplerSamples ? median(sampler_) : 0.0;
 }
 
+void DraftCost::add(int32_t num_seqs, double ms) {
+  std::deque<double>& values = by_seqs_[num_seqs];
+  values.push_back(ms);
+  if (values.size() > kWindow) values.pop_front();
+}
+
+double DraftCost::at(int32_t num_seqs) const {
+  if (by_seqs_.empty()) return 0;
+  auto above = by_seqs_.lower_bound(num_seqs);
+  if (above == by_seqs_.begin()) return median(above->second) * std::min(1.0, 1.0 * num_seqs / above->first);
+  if (above == by_seqs_.end()) {
+    if (by_seqs_.size() == 1) return median(by_seqs_.begin()->second);
+    --above;
+  }
+  const auto below = std::prev(above);
+  const double low = median(below->second);
+  const double share = static_cast<double>(num_seqs - below->first) / (above->first - below->first);
+  return std::max(low, low + share * (median(above->second) - low));
+}
+
 }  // namespace di::engine

@@ -80,4 +80,18 @@ class RuntimeCost {
   mutable bool slope_known_ = true;
 };
 
+// What a draft pass costs for every number of sequences, from those that ran; between and beyond them by straight
+// lines.
+class DraftCost {
+ public:
+  void add(int32_t num_seqs, double ms);
+  // 0 without samples. Beyond the largest known number by the last two, else as that one: too little rather than too
+  // much, as trying corrects it.
+  double at(int32_t num_seqs) const;
+
+ private:
+  static constexpr size_t kWindow = 9;
+  std::map<int32_t, std::deque<double>> by_seqs_;
+};
+
 }  // namespace di::engine

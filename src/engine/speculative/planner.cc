@@ -7,9 +7,9 @@
 namespace di::engine {
 namespace {
 
-constexpr double kSurvivalWeight = 0.02;  // of a new round in the running means
-constexpr double kPauseBelow = 0.97;      // gain at which drafting stops
-constexpr double kResumeAbove = 1.03;     // and begins again
+constexpr double kPauseBelow = 0.99;   // gain at which drafting stops
+constexpr double kResumeAbove = 1.00;  // and begins again
+constexpr uint64_t kRoundsFirst = 64;  // that are seen before it may stop
 
 }  // namespace
 
@@ -62,13 +62,13 @@ DraftPlanner::DraftPlanner(const SpeculationOptions& options, int32_t drafts, Co
       drafts_(drafts),
       pause_under_load_(options.pause_under_load && options.mode == SpeculationMode::kVariable),
       on_round_(options.on_round),
+      on_step_(options.on_step),
       curve_(curve.dense()) {
   for (const CurvePoint& p : curve.points()) buckets_.push_back(p.size);
   stats_.max_drafts = drafts;
   stats_.state = options.mode == SpeculationMode::kOff ? SpeculationState::kOff
                  : drafts == 0                         ? SpeculationState::kNoDraftModule
                                                        : SpeculationState::kActive;
-  mean_survival_.fill(1.0);
 }
 
 std::vector<int32_t> DraftPlanner::plan(std::span<const SequenceRates> sequences, int32_t max_rows) const {
@@ -91,40 +91,63 @@ std::vector<int32_t> DraftPlanner::plan(std::span<const SequenceRates> sequences
   return rows;
 }
 
-double DraftPlanner::draft_ms(int32_t num_seqs) const {
-  return runtime_.sampler_ms(num_seqs);
-}
-
-// Tokens per ms with the best common verify length, over those without drafting.
+// Tokens per ms with the best number of drafts, if the next rounds are like the last ones, over those without any.
 double DraftPlanner::gain(int32_t num_seqs) const {
   const double slope = runtime_.slope();
-  const auto step_ms = [&](int32_t rows) {
-    const CurvePoint* p = curve_.at(rows);
+  const auto step_ms = [&](double rows) {
+    const CurvePoint* p = curve_.at(static_cast<int32_t>(std::ceil(rows)));
     return p == nullptr ? 0.0 : p->ms + slope * rows;
   };
   const double plain_ms = step_ms(num_seqs);
   if (plain_ms <= 0) return 1;
+  const double draft_ms = draft_cost_.at(num_seqs);
+  double rows = num_seqs;
+  double expected = num_seqs;
   double best = 0;
-  double expected = 1;
-  for (int32_t k = 1; k <= drafts_; ++k) {
-    expected += mean_survival_[static_cast<size_t>(k) - 1];
-    const double ms = step_ms(num_seqs * (1 + k));
-    if (ms > 0) best = std::max(best, expected / (ms + draft_ms(num_seqs)));
-  }
-  return best * plain_ms;
+  recent_.best_first(num_seqs, [&](double drafts, double survival) {
+    rows += drafts;
+    expected += drafts * survival;
+    const double ms = step_ms(rows);
+    if (ms > 0) best = std::max(best, expected / (ms + draft_ms));
+  });
+  return best * plain_ms / num_seqs;
 }
 
 bool DraftPlanner::propose(int32_t num_seqs) {
   if (drafts_ == 0) return false;
-  if (!pause_under_load_ || curve_.empty() || num_seqs == 0 || survivals_seen_ < 64) return true;
+  if (!pause_under_load_ || curve_.empty() || num_seqs == 0 || recent_.rounds() < kRoundsFirst) return true;
   const double g = gain(num_seqs);
   paused_ = paused_ ? g < kResumeAbove : g < kPauseBelow;
   stats_.state = paused_ ? SpeculationState::kLoad : SpeculationState::kActive;
-  if (!paused_) return true;
+  if (!paused_) {
+    paused_steps_ = 0;
+    probe_after_ = kFirstProbe;
+    return true;
+  }
   ++stats_.unprofitable_steps;
-  if (++paused_steps_ < kProbeSteps) return false;
+  if (++paused_steps_ < probe_after_) return false;
   paused_steps_ = 0;
+  probe_after_ = std::min(2 * probe_after_, kLastProbe);
   return true;
+}
+
+void RecentSurvivals::add(std::span<const float> survivals) {
+  for (Bin& b : bins_) {
+    b.count *= 1 - kForget;
+    b.sum *= 1 - kForget;
+  }
+  for (const float s : survivals) {
+    Bin& b = bins_[static_cast<size_t>(std::clamp(static_cast<int32_t>(s * kBins), 0, int32_t{kBins} - 1))];
+    b.count += 1;
+    b.sum += static_cast<double>(s);
+  }
+  weight_ = weight_ * (1 - kForget) + 1;
+  ++rounds_;
+}
+
+void RecentSurvivals::verified(double predicted, int32_t accepted) {
+  predicted_ = predicted_ * (1 - kForget) + predicted;
+  accepted_ = accepted_ * (1 - kForget) + accepted;
 }
 
 void DraftPlanner::round_done(const Round& round, SequenceConfidences& sequence) {
@@ -145,23 +168,23 @@ void DraftPlanner::round_done(const Round& round, SequenceConfidences& sequence)
       ++stats_.accept_error_rows;
     }
     // Drafts behind a refused one would have been refused too: their outcome is known.
+    double predicted = 0;
     for (int32_t k = 0; k < std::min(round.scheduled, had); ++k) {
-      calibration_.add(k, static_cast<double>(sequence.rates[static_cast<size_t>(k)]), k < round.accepted);
+      const auto rate = static_cast<double>(sequence.rates[static_cast<size_t>(k)]);
+      calibration_.add(k, rate, k < round.accepted);
+      predicted += rate;
     }
+    recent_.verified(predicted, round.accepted);
     if (on_round_) on_round_({round.sequence, round.temperature, sequence.current, round.scheduled, round.accepted});
   }
   sequence.previous = std::move(sequence.rates);
   sequence.current.assign(round.next_confidences.begin(), round.next_confidences.end());
   sequence.rates = survivals(sequence.current);
-  if (sequence.rates.empty()) return;
-  ++survivals_seen_;
-  const double weight = std::max(kSurvivalWeight, 1.0 / static_cast<double>(survivals_seen_));
-  for (size_t k = 0; k < std::min(sequence.rates.size(), mean_survival_.size()); ++k) {
-    mean_survival_[k] += weight * (static_cast<double>(sequence.rates[k]) - mean_survival_[k]);
-  }
+  if (!sequence.rates.empty()) recent_.add(sequence.rates);
 }
 
-void DraftPlanner::step_done(const Step& step) {
+void DraftPlanner::step_done(const DecodeStep& step) {
+  if (on_step_) on_step_(step);
   stats_.draft_seconds += step.draft_ms * 1e-3;
   if (drafts_ == 0 || curve_.empty() || step.num_seqs == 0) return;
   const CurvePoint* point = curve_.at(step.rows);
@@ -170,6 +193,7 @@ void DraftPlanner::step_done(const Step& step) {
   const double rows_ms = step.forward_ms + step.sample_ms;
   const auto bucket = std::lower_bound(buckets_.begin(), buckets_.end(), step.rows);
   if (step.proposed) {
+    draft_cost_.add(step.num_seqs, step.draft_ms);
     runtime_.add(step.num_seqs, bucket == buckets_.end() ? step.rows : *bucket, step.rows, point->ms, rows_ms,
                  step.draft_ms);
   }

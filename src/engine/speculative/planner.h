@@ -31,13 +31,25 @@ struct DraftRound {
   int32_t accepted = 0;
 };
 
+// A step without prompt rows.
+struct DecodeStep {
+  int32_t num_seqs = 0;
+  int32_t rows = 0;
+  int64_t emitted = 0;  // tokens it gave
+  double forward_ms = 0;
+  double sample_ms = 0;
+  double draft_ms = 0;
+  bool proposed = false;  // it drafted for the next one
+};
+
 struct SpeculationOptions {
   SpeculationMode mode = SpeculationMode::kVariable;
   int32_t length = 0;  // kFixed: drafts verified per step; kVariable: at most so many. 0: all that the runner offers
   CostCurve curve;     // of decode steps; empty: measured at start (kVariable)
   // Drafting stops while it does not pay (kVariable only).
   bool pause_under_load = true;
-  std::function<void(const DraftRound&)> on_round;  // called by the engine's thread
+  std::function<void(const DraftRound&)> on_round;  // both called by the engine's thread
+  std::function<void(const DecodeStep&)> on_step;
 };
 
 // Drafts per sequence that options and runner agree on; 0: no speculation.
@@ -58,6 +70,42 @@ struct SequenceConfidences {
   std::vector<float> previous;  // of the round before
   std::vector<float> current;   // confidences behind `rates`
   void clear() { *this = {}; }
+};
+
+// Survivals of the drafts of late, older ones counting less; how many of them reach which height.
+class RecentSurvivals {
+ public:
+  void add(std::span<const float> survivals);
+  // A round's drafts were verified: what their survivals said together, and how many were accepted.
+  void verified(double predicted, int32_t accepted);
+  uint64_t rounds() const { return rounds_; }
+  // From the best down: of `num_seqs` rounds, take(drafts, mean survival) for groups of alike ones.
+  template <typename Take>
+  void best_first(int32_t num_seqs, Take&& take) const {
+    for (size_t b = kBins; b-- > 0;) {
+      if (bins_[b].count <= 0) continue;
+      const double drafts = bins_[b].count / weight_ * num_seqs;
+      for (int32_t i = 0; i < kParts; ++i) take(drafts / kParts, came_true() * bins_[b].sum / bins_[b].count);
+    }
+  }
+
+ private:
+  static constexpr size_t kBins = 64;
+  static constexpr int32_t kParts = 4;          // of a bin, as the best budget may lie within it
+  static constexpr double kForget = 1.0 / 1024;  // of everything before, a round
+  struct Bin {
+    double count = 0;
+    double sum = 0;
+  };
+  // What was accepted over what was predicted, as answers end within rounds.
+  double came_true() const { return predicted_ < kPredictedLeast ? 1 : accepted_ / predicted_; }
+
+  static constexpr double kPredictedLeast = 32;
+  std::array<Bin, kBins> bins_{};
+  double weight_ = 0;  // rounds
+  double predicted_ = 0;
+  double accepted_ = 0;
+  uint64_t rounds_ = 0;
 };
 
 class DraftPlanner {
@@ -84,36 +132,29 @@ class DraftPlanner {
     std::span<const float> next_confidences;
   };
   void round_done(const Round& round, SequenceConfidences& sequence);
-  // A step without prompt rows is done; `emitted`: tokens it gave.
-  struct Step {
-    int32_t num_seqs = 0;
-    int32_t rows = 0;
-    int64_t emitted = 0;
-    double forward_ms = 0;
-    double sample_ms = 0;
-    double draft_ms = 0;
-    bool proposed = false;
-  };
-  void step_done(const Step& step);
+  void step_done(const DecodeStep& step);
 
   SpeculationStats stats() const;
 
  private:
-  static constexpr int32_t kProbeSteps = 128;  // while paused, one step in so many drafts anyway
+  // While paused one step drafts anyway after so many, then after twice as many each time.
+  static constexpr int32_t kFirstProbe = 128;
+  static constexpr int32_t kLastProbe = 4096;
   double gain(int32_t num_seqs) const;
-  double draft_ms(int32_t num_seqs) const;
 
   SpeculationMode mode_;
   int32_t drafts_;
   bool pause_under_load_;
   std::function<void(const DraftRound&)> on_round_;
+  std::function<void(const DecodeStep&)> on_step_;
   CostCurve curve_;               // dense: devices that run exactly the rows they get
   std::vector<int32_t> buckets_;  // measured sizes, which group the running costs
   RuntimeCost runtime_;           // rows of the decode steps, drafting as its "sampler"
-  std::array<double, kMaxDrafts> mean_survival_{};
-  uint64_t survivals_seen_ = 0;
+  DraftCost draft_cost_;
+  RecentSurvivals recent_;
   bool paused_ = false;
-  int32_t paused_steps_ = 0;
+  int32_t paused_steps_ = 0;  // since the last probe
+  int32_t probe_after_ = kFirstProbe;
   SpeculationStats stats_;
   CalibrationCounts calibration_;
 };

@@ -1,6 +1,7 @@
 #include "engine/speculative/speculator.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <optional>
 
@@ -18,6 +19,13 @@ bool has_processors(const SequenceSpec& spec, int64_t output_tokens) {
   const SamplingParams& p = spec.sampling;
   return output_tokens < spec.stop.min_tokens || p.repetition_penalty != 1.0 || p.frequency_penalty != 0.0 ||
          p.presence_penalty != 0.0 || !p.logit_bias.empty() || !p.allowed_token_ids.empty() || !p.bad_words.empty();
+}
+
+// Whether the mask leaves one token: draft and target then both take it.
+bool forces(std::span<const uint32_t> row) {
+  int32_t bits = 0;
+  for (size_t i = 0; i < row.size() && bits < 2; ++i) bits += std::popcount(row[i]);
+  return bits == 1;
 }
 
 }  // namespace
@@ -40,8 +48,8 @@ std::string_view to_string(SpeculationState state) {
   return "off";
 }
 
-Speculator::Speculator(Runner& runner, int32_t max_drafts)
-    : runner_(runner), max_drafts_(max_drafts), lanes_(static_cast<size_t>(runner.info().n_slots)) {}
+Speculator::Speculator(Runner& runner, MaskFiller& masks, int32_t max_drafts)
+    : runner_(runner), masks_(masks), max_drafts_(max_drafts), lanes_(static_cast<size_t>(runner.info().n_slots)) {}
 
 void Speculator::forget(int32_t slot) {
   LaneDrafts& lane = lanes_[static_cast<size_t>(slot)];
@@ -119,58 +127,91 @@ VerifiedRows Speculator::verify(int32_t slot, const SequenceSpec& spec, std::spa
 }
 
 // Draft i is drawn at the position it will have: from the draft's stream, or with the uniform that the target will use.
-void Speculator::sample_draft(const DraftRequest& request, std::span<const float> logits, float confidence,
-                              LaneDrafts& lane) {
+// False when none can be drawn.
+bool Speculator::sample_draft(const DraftRequest& request, std::span<const float> logits, float confidence,
+                              const MaskJob* mask, LaneDrafts& lane) {
   const SequenceSpec& spec = *request.spec;
-  if (!std::isfinite(confidence)) return;
+  if (!std::isfinite(confidence)) return false;
   const size_t length = request.tokens.size() + lane.tokens.size();
   std::span<const float> row = logits;
-  if (has_processors(spec, static_cast<int64_t>(length) - spec.prompt_tokens)) {
+  if (mask != nullptr || has_processors(spec, static_cast<int64_t>(length) - spec.prompt_tokens)) {
     text_.assign(request.tokens.begin(), request.tokens.end());
     text_.insert(text_.end(), lane.tokens.begin(), lane.tokens.end());
-    row = processed(logits, spec, text_, nullptr, 0);
+    row = processed(logits, spec, text_, mask, 0);
   }
   if (spec.sampling.temperature < kGreedyTemperature) {
     SamplingParams params = {};
     params.temperature = 0;
     const std::optional<OutputToken> token = sampler_.sample(row, params, 0);
-    if (!token) return;
+    if (!token) return false;
     lane.tokens.push_back(token->token);
     lane.q.emplace_back();
   } else {
-    if (!sampler_.transform(row, transforms_of(spec.sampling))) return;
+    if (!sampler_.transform(row, transforms_of(spec.sampling))) return false;
     Distribution& q = lane.q.emplace_back();
     const bool alone = chooses_alone(spec.sampling);
     if (!alone) q.assign(sampler_);
     const uint64_t seed = spec.sampling.seed + (alone ? 0 : kDraftSeedOffset);
     lane.tokens.push_back(sampler_.draw(counter_uniform(seed, static_cast<int64_t>(length), DrawKind::kSample)));
   }
-  lane.confidences.push_back(confidence);
+  lane.confidences.push_back(mask != nullptr && forces(mask->row(0)) ? 1.0F : confidence);
+  return true;
+}
+
+// The masks of the next draft of the texts that go on.
+void Speculator::begin_masks() {
+  std::vector<MaskJob> jobs;
+  for (Text& text : texts_) {
+    if (text.open && text.matcher) jobs.emplace_back().matcher = &*text.matcher;
+  }
+  masks_.begin(std::move(jobs));
 }
 
 Result<void> Speculator::propose(std::span<const DraftRequest> requests) {
   if (requests.empty() || max_drafts_ == 0) return {};
   std::vector<DraftStart> starts;
   previous_.clear();
+  texts_.clear();
   for (const DraftRequest& r : requests) {
     forget(r.slot);
     starts.push_back({r.sequence, r.tokens.back(), static_cast<int32_t>(r.tokens.size()) - 2, r.slot, r.window_start});
     previous_.push_back(r.tokens.back());
+    Text& text = texts_.emplace_back();
+    if (r.matcher != nullptr) text.matcher = r.matcher->branch();
   }
+  const struct Finish {  // also when the runner fails
+    MaskFiller& masks;
+    ~Finish() { (void)masks.finish(); }
+  } at_end{masks_};
+  begin_masks();
   DI_TRY(runner_.draft(starts));
   confidences_.assign(requests.size(), 0.0F);
-  const auto vocab = static_cast<size_t>(runner_.info().vocab_size);
   for (int32_t k = 0; k < max_drafts_; ++k) {
-    const LogitsView logits = runner_.draft_step(k, previous_, confidences_);
-    for (size_t i = 0; i < requests.size(); ++i) {
-      LaneDrafts& lane = lanes_[static_cast<size_t>(requests[i].slot)];
-      if (lane.size() < k) continue;  // a row without finite logits ended them
-      const float* row = logits.data + static_cast<int64_t>(i) * logits.stride;
-      sample_draft(requests[i], {row, vocab}, confidences_[i], lane);
-      if (lane.size() > k) previous_[i] = lane.tokens.back();
-    }
+    if (k > 0) begin_masks();
+    draw_drafts(requests, runner_.draft_step(k, previous_, confidences_));
   }
   return {};
+}
+
+// One draft of each text that goes on, and where the text is after it.
+void Speculator::draw_drafts(std::span<const DraftRequest> requests, const LogitsView& logits) {
+  const auto vocab = static_cast<size_t>(runner_.info().vocab_size);
+  const std::span<const MaskJob> masks = masks_.finish();
+  size_t mask = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const DraftRequest& r = requests[i];
+    Text& text = texts_[i];
+    if (!text.open) continue;
+    const MaskJob* job = text.matcher ? &masks[mask++] : nullptr;
+    LaneDrafts& lane = lanes_[static_cast<size_t>(r.slot)];
+    const float* row = logits.data + static_cast<int64_t>(i) * logits.stride;
+    // A mask that reached a limit ends the drafts only: if the text itself gets there, it ends too.
+    text.open = (job == nullptr || !job->failed) && sample_draft(r, {row, vocab}, confidences_[i], job, lane);
+    if (!text.open) continue;
+    previous_[i] = lane.tokens.back();
+    // Nothing behind the end of the text: what comes there, if anything, is no longer the constraint's.
+    text.open = !text.matcher || (text.matcher->accept(lane.tokens.back()) && !text.matcher->terminated());
+  }
 }
 
 }  // namespace di::engine

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -41,18 +42,20 @@ struct VerifiedRows {
   std::vector<float> accept_prob;  // per verified draft up to the first refused one
 };
 
-// One sequence to draft for: `tokens` end with the token just sampled.
+// One sequence to draft for: `tokens` end with the token just sampled. matcher: after them; null without a constraint.
 struct DraftRequest {
   int32_t slot = 0;
   uint64_t sequence = 0;
   const SequenceSpec* spec = nullptr;
   std::span<const int32_t> tokens;
   int32_t window_start = 0;
+  const structured::Matcher* matcher = nullptr;
 };
 
 class Speculator {
  public:
-  Speculator(Runner& runner, int32_t max_drafts);
+  // masks: idle whenever propose() is called.
+  Speculator(Runner& runner, MaskFiller& masks, int32_t max_drafts);
 
   int32_t max_drafts() const { return max_drafts_; }
   const LaneDrafts& drafts(int32_t slot) const { return lanes_[static_cast<size_t>(slot)]; }
@@ -68,15 +71,25 @@ class Speculator {
   VerifiedRows verify(int32_t slot, const SequenceSpec& spec, std::span<const int32_t> tokens, int32_t rows,
                       const LogitsView& logits, const MaskJob* masks);
 
-  // Replaces the lanes' drafts. Error: the runner's.
+  // Replaces the lanes' drafts. Those of a constrained text obey its constraint: each is drawn from the draft's
+  // distribution under the mask of its position, and that is the q it is verified with. Error: the runner's.
   Result<void> propose(std::span<const DraftRequest> requests);
 
  private:
-  void sample_draft(const DraftRequest& request, std::span<const float> logits, float confidence, LaneDrafts& lane);
+  // A request's text with its drafts so far.
+  struct Text {
+    std::optional<structured::Matcher> matcher;  // nothing: not constrained
+    bool open = true;                            // more drafts may follow
+  };
+  bool sample_draft(const DraftRequest& request, std::span<const float> logits, float confidence, const MaskJob* mask,
+                    LaneDrafts& lane);
+  void begin_masks();
+  void draw_drafts(std::span<const DraftRequest> requests, const LogitsView& logits);
   std::span<const float> processed(std::span<const float> logits, const SequenceSpec& spec,
                                    std::span<const int32_t> tokens, const MaskJob* masks, size_t row);
 
   Runner& runner_;
+  MaskFiller& masks_;
   int32_t max_drafts_;
   Sampler sampler_;
   Verifier verifier_;
@@ -85,6 +98,7 @@ class Speculator {
   std::vector<int32_t> text_;
   std::vector<int32_t> previous_;
   std::vector<float> confidences_;
+  std::vector<Text> texts_;  // of the requests
 };
 
 }  // namespace di::engine

@@ -7,16 +7,6 @@
 namespace di::structured {
 namespace {
 
-void set_bit(std::vector<uint32_t>& mask, TokenId id) {
-  mask[static_cast<uint32_t>(id) >> 5U] |= 1U << (static_cast<uint32_t>(id) & 31U);
-}
-void clear_bit(std::vector<uint32_t>& mask, TokenId id) {
-  mask[static_cast<uint32_t>(id) >> 5U] &= ~(1U << (static_cast<uint32_t>(id) & 31U));
-}
-bool has_bit(const std::vector<uint32_t>& mask, TokenId id) {
-  return ((mask[static_cast<uint32_t>(id) >> 5U] >> (static_cast<uint32_t>(id) & 31U)) & 1U) != 0;
-}
-
 NodeId head_of(const Arena& arena, NodeId lexeme) {
   const Node& n = arena.node(lexeme);
   return n.kind == NodeKind::kConcat ? n.a : lexeme;
@@ -37,33 +27,32 @@ bool between_chars(const Node& head) {
 
 // The only lexeme stands in a string that takes any characters, or any up to a number: the vocabulary knows what stays
 // inside, only tokens with a quotation mark are walked.
-bool Parser::mask_in_string(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base) {
+bool Parser::mask_in_string(SetId id) {
   if (sets_[id]->lexemes.size() != 1) return false;
   const NodeId head = head_of(arena_, sets_[id]->lexemes[0].what);
   const StringTokens& strings = vocabulary_.strings;
   uint32_t room = kNoLimit;
   if (head == free_content_) {
-    base = &strings.free;
+    draft_.start(&strings.free);
   } else {
     if (!between_chars(arena_.node(head))) return false;
     const Node& text = arena_.node(arena_.node(head).a);
     if (text.kind != NodeKind::kRepeat || text.a != arena_.any_char()) return false;
     room = text.max;
-    base = &strings.written[std::min(room, kFewChars)];
+    draft_.start(&strings.written[std::min(room, kFewChars)]);
   }
-  mask = *base;
   if (head != free_content_ && room > kFewChars) {
     for (const StringTokens::Long& t : strings.longer) {
-      if (t.decoded <= room && t.decoded != kNoLimit) set_bit(mask, t.token);
+      if (t.decoded <= room && t.decoded != kNoLimit) draft_.set(t.token);
     }
   }
-  walk(strings.quoted, id, mask, -1);
+  walk(strings.quoted, id, -1, false);
   return true;
 }
 
 // The only lexeme is an expression together with a bound on the length of the string. The mask is that of the
 // expression alone but for tokens that do not leave room for its end; far from the bound these are long ones.
-bool Parser::mask_of_bounded(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base) {
+bool Parser::mask_of_bounded(SetId id) {
   if (sets_[id]->lexemes.size() != 1) return false;
   Item item = sets_[id]->lexemes[0];
   if (item.origin == kHere) return false;
@@ -86,42 +75,50 @@ bool Parser::mask_of_bounded(SetId id, std::vector<uint32_t>& mask, const std::v
   const NodeId loose_text = arena_.both(std::move(others));
   const uint32_t ends = arena_.node(loose_text).ends;
   if (ends == kNoLimit || arena_.node(loose_text).boolean) return false;
-  const bool far = uint64_t{room} >= uint64_t{kFewChars} + ends;
-  if (!far && !quoted) return false;
   item.what = with_head(arena_, item.what, quoted ? arena_.json_string(loose_text) : loose_text);
-  const SetId loose = single(item);
-  if (failed_ || loose == kDeadSet) return false;
-  if (!far) {
-    mask.assign(vocabulary_.ordinary_mask.size(), 0);
-    walk_counted(id, loose, room, ends, mask);
+  if (!quoted && uint64_t{room} < uint64_t{kFewChars} + ends) return false;
+  const SetId loose = only({&item, 1});
+  if (failed_ || loose == kDeadSet || !make_mask(loose)) return false;
+  // With little room left most tokens are too long: then those that fit are looked for, not those that do not.
+  constexpr uint32_t kLittle = 3;
+  const bool little = quoted && room < kLittle + ends;
+  if (little) {
+    draft_.start(nullptr);
+  } else {
+    draft_.start(sets_[loose]->base, sets_[loose]->changed);
+  }
+  if (quoted) {
+    walk_counted(id, loose, room, ends, little);
     return true;
   }
-  if (!make_mask(loose)) return false;
-  base = sets_[loose]->base;
-  mask.resize(vocabulary_.ordinary_mask.size());
-  read_mask(loose, mask);
   for (const StringTokens::Long& t : vocabulary_.strings.longer) {
-    if (!has_bit(mask, t.token) || uint64_t{t.chars} + ends <= room) continue;
-    if (step_bytes(id, vocabulary_.tokens[static_cast<size_t>(t.token)].bytes) == kDeadSet) clear_bit(mask, t.token);
+    if (!draft_.has(t.token) || uint64_t{t.chars} + ends <= room) continue;
+    if (step_bytes(id, vocabulary_.tokens[static_cast<size_t>(t.token)].bytes) == kDeadSet) draft_.clear(t.token);
   }
   return true;
 }
 
-// Near the bound: follows the set without the bound and counts characters beside it. Where the count alone does not
-// decide, the bounded set does.
-void Parser::walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends, std::vector<uint32_t>& mask) {
+// Follows the set without the bound and counts characters beside it. Where the count alone does not decide, the bounded
+// set does. from_nothing: the draft is empty; otherwise it holds what goes without the bound.
+void Parser::walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends, bool from_nothing) {
   struct At {
     SetId set = kDeadSet;
     uint32_t chars = 0;
     bool inside = true;   // the string has not ended
-    bool between = true;  // between two characters of it
+    bool between = true;  // not within an escape
   };
   std::array<At, 257> path{};
   path[0].set = loose;
-  const auto& nodes = vocabulary_.trie.nodes;
+  const Trie& trie = vocabulary_.trie;
+  const auto& nodes = trie.nodes;
   for (uint32_t i = 0; i < nodes.size();) {
     const TrieNode& n = nodes[i];
     const At& from = path[n.depth];
+    // Escapes take more bytes than characters: a string never has more of these than the token.
+    if (!from_nothing && (!from.inside || uint64_t{from.chars} + n.chars + ends <= room)) {
+      i = n.skip;
+      continue;
+    }
     At to = from;
     to.set = step(from.set, n.byte);
     NodeId text = kNothing;
@@ -137,19 +134,29 @@ void Parser::walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends, s
     }
     if (to.set == kDeadSet || to.chars > room) {
       if (failed_) return;
+      if (!from_nothing && to.set != kDeadSet) draft_.clear(trie.below(n));
       i = n.skip;
       continue;
     }
     path[n.depth + 1U] = to;
     if (n.token >= 0) {
-      bool fits = !to.inside || uint64_t{to.chars} + ends <= room;
-      if (!fits && text != kNothing && arena_.node(text).shortest != kNoLimit)
-        fits = uint64_t{to.chars} + arena_.node(text).shortest <= room;
-      if (!fits) fits = step_bytes(id, vocabulary_.tokens[static_cast<size_t>(n.token)].bytes) != kDeadSet;
-      if (fits) set_bit(mask, n.token);
+      const bool fits = !to.inside || fits_room(text, room - to.chars, ends, id, n.token);
+      if (fits && from_nothing) draft_.set(n.token);
+      if (!fits && !from_nothing) draft_.clear(n.token);
     }
     ++i;
   }
+}
+
+// Whether the rest of a string, `text` where it is known, has an end within `room` characters.
+bool Parser::fits_room(NodeId text, uint32_t room, uint32_t ends, SetId bounded, TokenId token) {
+  if (ends <= room) return true;
+  if (text != kNothing) {
+    const Node& n = arena_.node(text);
+    if (n.shortest != kNoLimit && n.shortest <= room) return true;
+    if (n.min_chars > room) return false;
+  }
+  return step_bytes(bounded, vocabulary_.tokens[static_cast<size_t>(token)].bytes) != kDeadSet;
 }
 
 // The lexeme without the texts that it excludes; of alternatives the one that takes any string. kNothing: no such part.
@@ -175,36 +182,69 @@ NodeId Parser::without_exceptions(NodeId lexeme) {
   return with_head(arena_, lexeme, arena_.json_string(arena_.both(std::move(kept))));
 }
 
-// One of the lexemes takes (nearly) any string, the others are particular texts: names of members beside any other
-// name. The mask is that of the one alone but along the particular texts.
-bool Parser::mask_near_wide(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base) {
+// Whether a lexeme without the particular texts that it excludes takes the same as long as the string goes on: a text
+// can always be made longer than those.
+bool Parser::same_inside(NodeId lexeme) const {
+  if (arena_.node(lexeme).kind == NodeKind::kAlt) {
+    return std::ranges::all_of(arena_.children(lexeme),
+                               [&](NodeId kid) { return plain_name(kid) || same_inside(kid); });
+  }
+  const NodeId head = head_of(arena_, lexeme);
+  if (head == free_content_) return true;
+  if (!between_chars(arena_.node(head))) return false;
+  const NodeId text = arena_.node(head).a;
+  if (arena_.node(text).kind != NodeKind::kAnd) return true;
+  return std::ranges::all_of(arena_.children(text), [&](NodeId kid) {
+    const Node& n = arena_.node(kid);
+    return kid == arena_.any_text() || (n.kind == NodeKind::kNot && arena_.node(n.a).max_chars != kNoLimit);
+  });
+}
+
+// A particular text up to a quotation mark, with nothing in it that is written in another way.
+bool Parser::plain_name(NodeId lexeme) const {
+  for (NodeId at = lexeme;; at = arena_.node(at).b) {
+    const ByteSet* first = arena_.begins_with(at);
+    if (first == nullptr) return false;
+    if (*first == ByteSet::of('"')) return true;
+    if (first->words[0] << 32U != 0 || first->has('"') || first->has('\\')) return false;
+  }
+}
+
+// Some of the lexemes take (nearly) any string, the others are particular texts: names of members beside any other
+// name. The mask is that of the former alone but along the particular texts.
+bool Parser::mask_near_wide(SetId id) {
   const ItemSet& s = *sets_[id];
   if (!s.waiting.empty()) return false;
-  Item wide;
-  NodeId wide_was = kNothing;
+  std::vector<Item> wide;
+  bool exact = true;
+  bool all = false;  // one takes any string
+  bool same = true;  // only what has a quotation mark can differ
   for (const Item& item : s.lexemes) {
     const NodeId loose = without_exceptions(item.what);
-    if (loose == kNothing) continue;
-    if (wide.what != kNothing || item.origin == kHere) return false;
-    wide = item;
-    wide_was = item.what;
-    wide.what = loose;
+    exact = exact && loose == item.what;
+    if (loose == kNothing) {
+      same = same && plain_name(item.what);
+      continue;
+    }
+    if (item.origin == kHere) return false;
+    const NodeId head = head_of(arena_, loose);
+    all = all || head == free_content_ || arena_.node(head).a == arena_.any_text();
+    same = same && (loose == item.what || same_inside(item.what));
+    wide.push_back(item);
+    wide.back().what = loose;
   }
-  if (wide.what == kNothing || (s.lexemes.size() == 1 && wide.what == wide_was)) return false;
-  const SetId other = single(wide);
-  if (failed_ || other == kDeadSet || !make_mask(other)) return false;
-  base = sets_[other]->base;
-  mask.resize(vocabulary_.ordinary_mask.size());
-  read_mask(other, mask);
-  walk_difference(id, other, mask);
+  if (wide.empty() || exact) return false;
+  const SetId other = only(wide);
+  if (failed_ || other == kDeadSet || other == id || !make_mask(other)) return false;
+  draft_.start(sets_[other]->base, sets_[other]->changed);
+  walk_difference(same && all ? vocabulary_.strings.quoted : vocabulary_.trie, id, other);
   return true;
 }
 
 // Turns the mask of `other` into that of `from`: only where both lead to different sets is there anything to do.
-void Parser::walk_difference(SetId from, SetId other, std::vector<uint32_t>& mask) {
+void Parser::walk_difference(const Trie& trie, SetId from, SetId other) {
   std::array<std::pair<SetId, SetId>, 257> path{};
   path[0] = {from, other};
-  const Trie& trie = vocabulary_.trie;
   for (uint32_t i = 0; i < trie.nodes.size();) {
     const TrieNode& n = trie.nodes[i];
     const SetId a = step(path[n.depth].first, n.byte);
@@ -212,13 +252,13 @@ void Parser::walk_difference(SetId from, SetId other, std::vector<uint32_t>& mas
     if (failed_) return;
     if (a == b || a == kDeadSet) {
       if (a != b) {
-        for (uint32_t t = n.first; t < n.last; ++t) clear_bit(mask, trie.order[t]);
+        draft_.clear(trie.below(n));
       }
       i = n.skip;
       continue;
     }
     path[n.depth + 1U] = {a, b};
-    if (n.token >= 0) set_bit(mask, n.token);
+    if (n.token >= 0) draft_.set(n.token);
     ++i;
   }
 }

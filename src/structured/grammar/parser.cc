@@ -1,6 +1,7 @@
 #include "structured/grammar/parser.h"
 
 #include <algorithm>
+#include <bit>
 #include <unordered_set>
 
 #include "structured/regex/json_content.h"
@@ -21,7 +22,13 @@ struct PositionHash {
 
 // A set under construction; one is kept for its memory. Positions use the members to, origin and aux of Item.
 struct Parser::Build {
-  ItemSet set;
+  struct {
+    std::vector<Item> lexemes;
+    std::vector<Item> waiting;
+    std::vector<Item> tokens;
+    bool accepting = false;
+    uint32_t level = 0;
+  } set;
   std::vector<Item> work;
   std::vector<Item> few;  // seen; moved to `many` when they are more than a look through them is worth
   std::unordered_set<Item, PositionHash> many;
@@ -60,12 +67,11 @@ struct Parser::Build {
 Parser::~Parser() = default;
 
 Parser::Parser(Arena& arena, Grammar& grammar, const Limits& limits, const VocabularyImpl& vocabulary)
-    : arena_(arena), grammar_(grammar), limits_(limits), vocabulary_(vocabulary) {
-  sets_.push_back(std::make_unique<ItemSet>());
-  sets_[0]->next = std::make_unique<std::array<SetId, 256>>();
-  sets_[0]->next->fill(kDeadSet);
+    : arena_(arena), grammar_(grammar), limits_(limits), vocabulary_(vocabulary), draft_(vocabulary.no_mask) {
+  sets_.push_back(new_set());
+  sets_[0]->live = {};
+  slots_.assign(256, 0);
   aux_.emplace_back();
-  for (size_t k = 0; k < kSlices; ++k) slice_chars_[k] = utf8_class(arena, vocabulary.slices[k].chars);
   free_content_ = json_content(arena);
   scratch_ = std::make_unique<Build>();
 }
@@ -216,7 +222,7 @@ SetId Parser::intern(Build& b) {
     std::ranges::sort(items);
     items.erase(std::unique(items.begin(), items.end()), items.end());
   };
-  ItemSet& s = b.set;
+  auto& s = b.set;
   tidy(s.lexemes);
   tidy(s.waiting);
   tidy(s.tokens);
@@ -226,38 +232,65 @@ SetId Parser::intern(Build& b) {
     h = mix(h, items->size());
     for (const Item& i : *items) h = mix(mix(mix(mix(h, i.what), i.to), i.origin), i.aux);
   }
-  s.hash = h;
-  const auto [from, to] = by_hash_.equal_range(h);
-  for (auto it = from; it != to; ++it) {
-    const ItemSet& o = *sets_[it->second];
-    if (o.accepting == s.accepting && o.lexemes == s.lexemes && o.waiting == s.waiting && o.tokens == s.tokens) {
-      return it->second;
+  size_t at = h & (slots_.size() - 1);
+  for (; slots_[at] != 0; at = (at + 1) & (slots_.size() - 1)) {
+    const ItemSet& o = *sets_[slots_[at]];
+    if (o.hash == h && o.accepting == s.accepting && std::ranges::equal(o.lexemes, s.lexemes) &&
+        std::ranges::equal(o.waiting, s.waiting) && std::ranges::equal(o.tokens, s.tokens)) {
+      return slots_[at];
     }
   }
-  bytes_ += static_cast<int64_t>(sizeof(ItemSet) + 48 +
+  bytes_ += static_cast<int64_t>(sizeof(ItemSet) + 16 +
                                  sizeof(Item) * (s.lexemes.size() + s.waiting.size() + s.tokens.size()));
   if (sets_.size() >= limits_.max_states || bytes_ > limits_.state_bytes) {
     failed_ = true;
     return kDeadSet;
   }
   const auto id = static_cast<SetId>(sets_.size());
-  auto made = std::make_unique<ItemSet>();
-  made->lexemes.assign(s.lexemes.begin(), s.lexemes.end());
-  made->waiting.assign(s.waiting.begin(), s.waiting.end());
-  made->tokens.assign(s.tokens.begin(), s.tokens.end());
+  ItemSet* made = new_set();
+  made->lexemes = keep(s.lexemes);
+  made->waiting = keep(s.waiting);
+  made->tokens = keep(s.tokens);
   made->accepting = s.accepting;
   made->level = s.level;
   made->hash = h;
-  sets_.push_back(std::move(made));
-  by_hash_.emplace(h, id);
+  sets_.push_back(made);
+  slots_[at] = id;
+  if (sets_.size() * 2 > slots_.size()) {
+    slots_.assign(slots_.size() * 2, 0);
+    for (SetId i = 1; i < sets_.size(); ++i) {
+      size_t p = sets_[i]->hash & (slots_.size() - 1);
+      while (slots_[p] != 0) p = (p + 1) & (slots_.size() - 1);
+      slots_[p] = i;
+    }
+  }
   return id;
 }
 
-// The set with this item alone; its frame must be that of another set.
-SetId Parser::single(const Item& item) {
+ItemSet* Parser::new_set() {
+  constexpr size_t kBlock = 32;
+  if (sets_.size() % kBlock == 0) set_blocks_.push_back(std::make_unique<ItemSet[]>(kBlock));
+  return &set_blocks_.back()[sets_.size() % kBlock];
+}
+
+std::span<const Item> Parser::keep(std::span<const Item> items) {
+  constexpr size_t kBlock = 256;
+  if (items.size() > item_room_.size()) {
+    const size_t n = std::max(kBlock, items.size());
+    item_blocks_.push_back(std::make_unique<Item[]>(n));
+    item_room_ = {item_blocks_.back().get(), n};
+  }
+  std::ranges::copy(items, item_room_.begin());
+  const auto kept = item_room_.first(items.size());
+  item_room_ = item_room_.subspan(items.size());
+  return kept;
+}
+
+// The set with these items alone; their frames must be those of other sets.
+SetId Parser::only(std::span<const Item> items) {
   Build& b = *scratch_;
   b.clear();
-  b.set.lexemes.push_back(item);
+  b.set.lexemes.assign(items.begin(), items.end());
   return intern(b);
 }
 
@@ -268,7 +301,7 @@ SetId Parser::compute(SetId from, int byte, TokenId token, bool use_byte) {
   auto here = [&](SetId origin) { return origin == kHere ? from : origin; };
   if (use_byte) {
     for (const Item& i : s.lexemes) {
-      const NodeId rest = arena_.row(i.what)[byte];
+      const NodeId rest = arena_.step(i.what, static_cast<uint8_t>(byte));
       if (rest == kNothing) continue;
       if (rest != kEmptyText) b.set.lexemes.push_back({rest, i.to, here(i.origin), i.aux});
       if (arena_.nullable(rest)) b.push(i.to, here(i.origin), i.aux);
@@ -286,42 +319,79 @@ SetId Parser::compute(SetId from, int byte, TokenId token, bool use_byte) {
   return intern(b);
 }
 
+// Which bytes go on, and a place for where they lead.
+void Parser::open(ItemSet& s) {
+  ByteSet live;
+  for (const Item& i : s.lexemes) live |= arena_.live(i.what);
+  if (arena_.budget().exhausted()) {
+    failed_ = true;
+    return;
+  }
+  s.live = live;
+  size_t n = 0;
+  for (const uint64_t w : live.words) n += static_cast<size_t>(std::popcount(w));
+  if (n <= kFewSteps) {
+    for (size_t w = 0; w < live.words.size(); ++w) {
+      for (uint64_t bits = live.words[w]; bits != 0; bits &= bits - 1) {
+        s.few_to[s.few] = kUnknownSet;
+        s.few_bytes[s.few++] = static_cast<uint8_t>(w * 64 + static_cast<size_t>(std::countr_zero(bits)));
+      }
+    }
+    return;
+  }
+  s.next = std::make_unique<std::array<SetId, 256>>();
+  s.next->fill(kUnknownSet);
+  bytes_ += 1024;
+}
+
 SetId Parser::step_slow(SetId from, uint8_t byte) {
+  ItemSet& s = *sets_[from];
+  if (s.next == nullptr && s.few == 0) {
+    open(s);
+    if (failed_ || !s.live.has(byte)) return kDeadSet;
+  }
   const SetId to = compute(from, byte, -1, true);
   if (failed_) return kDeadSet;
-  auto& next = sets_[from]->next;
-  if (next == nullptr) {
-    next = std::make_unique<std::array<SetId, 256>>();
-    next->fill(kUnknownSet);
-    bytes_ += 1024;
-  }
-  (*next)[byte] = to;
-  share_step(from, byte, to);
+  share_step(s, byte, to);
   return to;
 }
 
 // Bytes that every lexeme treats alike lead to the same set: they are found by comparison, not by building it again.
-void Parser::share_step(SetId from, uint8_t byte, SetId to) {
-  constexpr size_t kItems = 64;
-  const std::vector<Item>& items = sets_[from]->lexemes;
-  if (items.size() > kItems) return;
-  std::array<const NodeId*, kItems> rows{};
+void Parser::share_step(ItemSet& s, uint8_t byte, SetId to) {
+  constexpr size_t kRows = 64;
+  std::array<const NodeId*, kRows> rows{};
   size_t n = 0;
-  for (const Item& i : items) {
+  ByteSet alike{{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
+  for (const Item& i : s.lexemes) {
+    if (const ByteSet* first = arena_.begins_with(i.what)) {
+      const uint64_t turned = first->has(byte) ? 0 : UINT64_MAX;
+      for (size_t w = 0; w < alike.words.size(); ++w) alike.words[w] &= first->words[w] ^ turned;
+      continue;
+    }
     const NodeId* row = arena_.row(i.what);
-    if (std::find(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(n), row) ==
-        rows.begin() + static_cast<std::ptrdiff_t>(n)) {
-      rows[n++] = row;
+    const auto* end = rows.begin() + n;
+    if (std::find(rows.cbegin(), end, row) != end) continue;
+    if (n == kRows) {
+      alike = {};
+      break;
+    }
+    rows[n++] = row;
+  }
+  alike.add(byte);
+  auto same = [&](size_t b) {
+    return std::all_of(rows.begin(), rows.begin() + n, [&](const NodeId* r) { return r[b] == r[byte]; });
+  };
+  for (size_t i = 0; i < s.few; ++i) {
+    if (alike.has(s.few_bytes[i]) && same(s.few_bytes[i])) s.few_to[i] = to;
+  }
+  if (s.next == nullptr) return;
+  std::array<SetId, 256>& next = *s.next;
+  for (size_t w = 0; w < alike.words.size(); ++w) {
+    for (uint64_t bits = alike.words[w] & s.live.words[w]; bits != 0; bits &= bits - 1) {
+      const size_t b = w * 64 + static_cast<size_t>(std::countr_zero(bits));
+      if (next[b] == kUnknownSet && same(b)) next[b] = to;
     }
   }
-  std::array<uint32_t, 256> other{};  // 0: treated like `byte`
-  for (size_t k = 0; k < n; ++k) {
-    const NodeId* row = rows[k];
-    const NodeId same = row[byte];
-    for (size_t b = 0; b < 256; ++b) other[b] |= row[b] ^ same;
-  }
-  std::array<SetId, 256>& next = *sets_[from]->next;
-  for (size_t b = 0; b < 256; ++b) next[b] = next[b] == kUnknownSet && other[b] == 0 ? to : next[b];
 }
 
 SetId Parser::step_bytes(SetId from, std::string_view bytes) {

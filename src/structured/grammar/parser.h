@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "structured/grammar/grammar.h"
+#include "structured/grammar/mask_draft.h"
 #include "structured/vocabulary.h"
 
 namespace di::structured {
@@ -30,12 +31,25 @@ struct Item {
   friend auto operator<=>(const Item&, const Item&) = default;
 };
 
+// Any text of such characters, of at most `limit`, can be read, with a way on after each.
+struct Loop {
+  TextKind chars;
+  uint32_t limit = kNoLimit;
+};
+
+constexpr size_t kFewSteps = 6;
+
 struct ItemSet {
-  std::vector<Item> lexemes;
-  std::vector<Item> waiting;  // sorted by rule
-  std::vector<Item> tokens;
+  std::span<const Item> lexemes;
+  std::span<const Item> waiting;  // sorted by rule
+  std::span<const Item> tokens;
   bool accepting = false;
   uint32_t level = 0;  // nesting of the output here
+  // Bytes that some lexeme goes on with; all until the set is opened. Most sets have few: these keep no table.
+  ByteSet live{{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
+  uint8_t few = 0;
+  std::array<uint8_t, kFewSteps> few_bytes{};
+  std::array<SetId, kFewSteps> few_to{};
   std::unique_ptr<std::array<SetId, 256>> next;
   // Allowed ordinary and special tokens, without stop tokens, made on demand: those of `base` (the vocabulary's or
   // `dense`; none: no token) but for `changed`, which are turned over.
@@ -44,10 +58,10 @@ struct ItemSet {
   std::unique_ptr<std::vector<uint32_t>> dense;
   std::vector<TokenId> changed;
   uint64_t hash = 0;
-  // How many characters of slice k can always be read from here, 255 = without end; valid where known. Second half:
-  // after the rest of a character that has begun.
-  std::array<uint8_t, 2 * kSlices> reach{};
-  std::array<bool, 2 * kSlices> reach_known{};
+  // What can always be read from here; made on demand.
+  bool loops_made = false;
+  uint8_t slices = 0;  // bit k: all texts of slice k
+  std::vector<Loop> loops;
 };
 
 class Parser {
@@ -60,8 +74,16 @@ class Parser {
   SetId start();
   const ItemSet& set(SetId id) const { return *sets_[id]; }
   SetId step(SetId from, uint8_t byte) {
-    const auto& next = sets_[from]->next;
-    const SetId to = next != nullptr ? (*next)[byte] : kUnknownSet;
+    const ItemSet& s = *sets_[from];
+    if (!s.live.has(byte)) return kDeadSet;
+    SetId to = kUnknownSet;
+    if (s.next != nullptr) {
+      to = (*s.next)[byte];
+    } else {
+      for (size_t i = 0; i < s.few; ++i) {
+        if (s.few_bytes[i] == byte) to = s.few_to[i];
+      }
+    }
     return to != kUnknownSet ? to : step_slow(from, byte);
   }
   SetId step_bytes(SetId from, std::string_view bytes);
@@ -82,7 +104,8 @@ class Parser {
  private:
   struct Build;
   SetId step_slow(SetId from, uint8_t byte);
-  void share_step(SetId from, uint8_t byte, SetId to);
+  void open(ItemSet& s);
+  void share_step(ItemSet& s, uint8_t byte, SetId to);
   SetId compute(SetId from, int byte, TokenId token, bool use_byte);
   void close(Build& b);
   void visit(Build& b, const Item& position);
@@ -91,47 +114,52 @@ class Parser {
   bool check(const Operation& op, const AuxValue& v) const;
   AuxId intern_aux(AuxValue v);
   SetId intern(Build& b);
+  ItemSet* new_set();
+  std::span<const Item> keep(std::span<const Item> items);
   uint32_t level_of(const Build& b, SetId origin, StateId state) const;
 
-  uint32_t reach(SetId id, size_t slice, uint32_t pending);
-  uint8_t reach_node(NodeId node, size_t slice, int depth);
-  uint8_t reach_of(NodeId node, size_t slice, int depth);
-  bool holds_class(NodeId node, size_t slice);
-  const std::vector<NodeId>* after_char(NodeId node, size_t slice);
-  bool can_read(NodeId node, size_t slice, uint32_t chars);
-  bool has_length_bound(NodeId id) const;
-  void walk(const Trie& trie, SetId from, std::vector<uint32_t>& mask, int slice);
+  // mask_loops.cc
+  const ItemSet& with_loops(SetId id);
+  const std::vector<Loop>& loops_of(NodeId lexeme);
+  void add_loops(NodeId id, bool in_string, int depth, std::vector<Loop>& out);
+  const TextKind& chars_of(NodeId body);
+  TextKind returning(NodeId id);
+  Loop common_loop(NodeId id);
+  bool wide_chars_return(NodeId lexeme);
+  bool takes(const ItemSet& s, const Trie& trie, const TrieNode& n) const;
+  void walk(const Trie& trie, SetId from, int slice, bool whole_slice);
   int pick_slice(SetId from);
-  bool walk_all(SetId from, std::vector<uint32_t>& mask);
+  bool walk_all(SetId from);
   // mask_shortcuts.cc: masks made from those of a vocabulary or of a simpler set. False: not one of these cases.
-  bool mask_in_string(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base);
-  bool mask_of_bounded(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base);
-  bool mask_near_wide(SetId id, std::vector<uint32_t>& mask, const std::vector<uint32_t>*& base);
-  void walk_difference(SetId from, SetId other, std::vector<uint32_t>& mask);
-  void walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends, std::vector<uint32_t>& mask);
+  bool mask_in_string(SetId id);
+  bool mask_of_bounded(SetId id);
+  bool mask_near_wide(SetId id);
+  void walk_difference(const Trie& trie, SetId from, SetId other);
+  bool same_inside(NodeId lexeme) const;
+  bool plain_name(NodeId lexeme) const;
+  void walk_counted(SetId id, SetId loose, uint32_t room, uint32_t ends, bool from_nothing);
+  bool fits_room(NodeId text, uint32_t room, uint32_t ends, SetId bounded, TokenId token);
   NodeId without_exceptions(NodeId lexeme);
-  SetId single(const Item& item);
+  SetId only(std::span<const Item> items);
 
   Arena& arena_;
   Grammar& grammar_;
   const Limits& limits_;
   const VocabularyImpl& vocabulary_;
-  std::vector<std::unique_ptr<ItemSet>> sets_;
-  std::unordered_multimap<uint64_t, SetId> by_hash_;
+  std::vector<ItemSet*> sets_;
+  std::vector<std::unique_ptr<ItemSet[]>> set_blocks_;
+  std::vector<std::unique_ptr<Item[]>> item_blocks_;
+  std::span<Item> item_room_;
+  std::vector<SetId> slots_;  // open addressing over sets, 0 = free (the dead set is never looked up)
   std::vector<AuxValue> aux_;
   std::unordered_multimap<uint64_t, AuxId> aux_by_hash_;
   std::unordered_map<uint64_t, SetId> token_steps_;  // set << 32 | token
   NodeId free_content_ = kNothing;
-  std::array<NodeId, kSlices> slice_chars_{};
-  std::array<std::unordered_map<NodeId, uint8_t>, kSlices> reach_memo_;
-  std::array<std::unordered_map<NodeId, bool>, kSlices> class_memo_;
-  std::array<std::unordered_map<NodeId, std::vector<NodeId>>, kSlices> after_char_;
-  struct Readable {
-    uint8_t yes = 0;   // so many characters can be read
-    uint8_t no = 255;  // so many cannot
-  };
-  std::array<std::unordered_map<NodeId, Readable>, kSlices> readable_;
+  NodeId wide_ = kNothing;  // one of wide_chars(), made on demand
+  std::unordered_map<NodeId, std::vector<Loop>> loops_;
+  std::unordered_map<NodeId, TextKind> chars_of_;
   std::unique_ptr<Build> scratch_;
+  MaskDraft draft_;
   SetId start_ = kUnknownSet;
   bool failed_ = false;
   int64_t bytes_ = 0;

@@ -39,6 +39,7 @@ Arena::Arena(Budget& budget) : budget_(budget) {
     life_.push_back(n.kind == NodeKind::kNever ? Life::kDead : Life::kLive);
     raw_.emplace_back();
     rows_.emplace_back();
+    same_row_.push_back(false);
   }
   any_char_ = utf8_class(*this, CharSet::all());
   // What is left of a character after some of its bytes has a row and an id below any_text_: see fits_length().
@@ -171,6 +172,7 @@ NodeId Arena::intern(Node n, std::span<const NodeId> kids) {
   life_.push_back(n.nullable || !n.boolean || fits_length(n) ? Life::kLive : Life::kUnknown);
   raw_.emplace_back();
   rows_.emplace_back();
+  same_row_.push_back(false);
   slots_[at] = id;
   if (nodes_.size() * 2 > slots_.size()) {
     slots_.assign(slots_.size() * 2, 0);

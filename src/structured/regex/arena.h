@@ -98,7 +98,20 @@ class Arena {
   std::span<const NodeId> children(NodeId id) const;
   // Successors by byte; kNothing where no text can go on. The span lives as long as the arena.
   const NodeId* row(NodeId id);
-  NodeId step(NodeId id, uint8_t byte) { return row(id)[byte]; }
+  // The same for one byte; texts that begin with a byte of a set need no row.
+  NodeId step(NodeId id, uint8_t byte) {
+    const ByteSet* first = begins_with(id);
+    if (first == nullptr) return row(id)[byte];
+    return first->has(byte) && !is_nothing(nodes_[id].b) ? nodes_[id].b : kNothing;
+  }
+  // A concatenation whose first part is one byte of this set; else null. Good until the arena changes.
+  const ByteSet* begins_with(NodeId id) const {
+    const Node& n = nodes_[id];
+    if (n.kind != NodeKind::kConcat || nodes_[n.a].kind != NodeKind::kBytes) return nullptr;
+    return &sets_[nodes_[n.a].a];
+  }
+  // The bytes that some text goes on with.
+  ByteSet live(NodeId id);
   // Whether the language is empty (exact; may explore).
   bool is_nothing(NodeId id);
   // Every text of a is in b.
@@ -112,12 +125,15 @@ class Arena {
   enum class Life : uint8_t { kUnknown, kLive, kDead };
   struct Row {
     NodeId next[256];
+    ByteSet live;  // not kNothing
   };
 
   NodeId intern(Node n, std::span<const NodeId> kids);
   void measure(Node& n) const;
   bool fits_length(const Node& n) const;
   NodeId derive(NodeId id, uint8_t byte);
+  NodeId derive_anew(NodeId id, uint8_t byte);
+  bool alternatives_row(NodeId id, Row& row);
   NodeId derive_remainder(const Node& n, uint8_t byte);
   NodeId derive_json(const Node& n, uint8_t byte);
   void first_sets(NodeId id, std::vector<ByteSet>& sets);
@@ -137,6 +153,11 @@ class Arena {
   std::vector<Life> life_;
   std::vector<std::unique_ptr<Row>> raw_;
   std::vector<std::unique_ptr<Row>> rows_;  // only where it differs from raw_
+  std::vector<bool> same_row_;              // known not to differ
+  // Kept for their memory.
+  std::vector<ByteSet> first_sets_;
+  std::vector<ByteSet> classes_;
+  std::vector<NodeId> stack_;
   NodeId any_char_ = kNothing;
   NodeId any_text_ = kNothing;
 };

@@ -134,6 +134,14 @@ NodeId Arena::derive_json(const Node& n, uint8_t byte) {
 }
 
 NodeId Arena::derive(NodeId id, uint8_t byte) {
+  constexpr uint32_t kMany = 4;
+  if (raw_[id] != nullptr) return raw_[id]->next[byte];
+  const Node& n = nodes_[id];
+  if (n.kind == NodeKind::kAlt && n.b > kMany) return raw_row(id)[byte];
+  return derive_anew(id, byte);
+}
+
+NodeId Arena::derive_anew(NodeId id, uint8_t byte) {
   if (!budget_.step()) return kNothing;
   const Node n = nodes_[id];
   switch (n.kind) {
@@ -180,12 +188,14 @@ NodeId Arena::derive(NodeId id, uint8_t byte) {
 }
 
 void Arena::first_sets(NodeId id, std::vector<ByteSet>& sets) {
-  std::vector<NodeId> stack{id};
+  std::vector<NodeId>& stack = stack_;
+  stack.assign(1, id);
+  // What was met twice is only looked at twice unless there is much of it.
   std::unordered_set<NodeId> seen;
-  while (!stack.empty()) {
+  for (size_t met = 0; !stack.empty(); ++met) {
     const NodeId at = stack.back();
     stack.pop_back();
-    if (!seen.insert(at).second) continue;
+    if (met > 64 && !seen.insert(at).second) continue;
     const Node& n = nodes_[at];
     switch (n.kind) {
       case NodeKind::kBytes:
@@ -225,14 +235,68 @@ void Arena::first_sets(NodeId id, std::vector<ByteSet>& sets) {
   }
 }
 
+// The row of alternatives that each begin with a byte of a set: texts by their first letter, characters of a class.
+bool Arena::alternatives_row(NodeId id, Row& row) {
+  if (nodes_[id].kind != NodeKind::kAlt) return false;
+  const uint32_t kids = nodes_[id].b;
+  auto simple = [&](NodeId kid) {
+    return kid == kEmptyText || nodes_[kid].kind == NodeKind::kBytes || begins_with(kid) != nullptr;
+  };
+  for (uint32_t i = 0; i < kids; ++i) {
+    if (!simple(kids_[nodes_[id].a + i])) return false;
+  }
+  std::vector<std::pair<uint8_t, NodeId>> more;  // where several alternatives go on
+  for (uint32_t i = 0; i < kids; ++i) {
+    const NodeId kid = kids_[nodes_[id].a + i];
+    if (kid == kEmptyText) continue;
+    const bool last = nodes_[kid].kind == NodeKind::kBytes;
+    const ByteSet& first = last ? sets_[nodes_[kid].a] : *begins_with(kid);
+    const NodeId rest = last ? kEmptyText : nodes_[kid].b;
+    for (size_t w = 0; w < 4; ++w) {
+      for (uint64_t bits = first.words[w]; bits != 0; bits &= bits - 1) {
+        const size_t byte = w * 64 + static_cast<size_t>(__builtin_ctzll(bits));
+        if (row.next[byte] == kNothing) {
+          row.next[byte] = rest;
+        } else {
+          more.emplace_back(static_cast<uint8_t>(byte), rest);
+        }
+      }
+    }
+    row.live |= first;
+  }
+  std::ranges::sort(more);
+  std::vector<NodeId> parts;
+  std::vector<NodeId> last_parts;
+  NodeId last_value = kNothing;
+  for (size_t i = 0; i < more.size();) {
+    const uint8_t byte = more[i].first;
+    parts.assign(1, row.next[byte]);
+    for (; i < more.size() && more[i].first == byte; ++i) parts.push_back(more[i].second);
+    if (parts != last_parts) last_value = alt(parts);
+    last_parts = parts;
+    row.next[byte] = last_value;
+  }
+  return true;
+}
+
 const NodeId* Arena::raw_row(NodeId id) {
   if (raw_[id] != nullptr) return raw_[id]->next;
   auto row = std::make_unique<Row>();
   budget_.take_node(sizeof(Row));
+  if (alternatives_row(id, *row)) {
+    if (budget_.exhausted()) {
+      static const Row kDeadRow{};
+      return kDeadRow.next;
+    }
+    raw_[id] = std::move(row);
+    return raw_[id]->next;
+  }
   // Bytes that lie in the same first sets have the same successor.
-  std::vector<ByteSet> sets;
+  std::vector<ByteSet> sets = std::move(first_sets_);
+  std::vector<ByteSet> classes = std::move(classes_);
+  sets.clear();
   first_sets(id, sets);
-  std::vector<ByteSet> classes{ByteSet::range(0, 255)};
+  classes.assign(1, ByteSet{{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}});
   for (const ByteSet& s : sets) {
     const size_t n = classes.size();
     for (size_t i = 0; i < n && classes.size() < 256; ++i) {
@@ -253,12 +317,15 @@ const NodeId* Arena::raw_row(NodeId id) {
     for (size_t w = 0; w < 4; ++w) {
       for (uint64_t bits = c.words[w]; bits != 0; bits &= bits - 1) {
         const size_t byte = w * 64 + static_cast<size_t>(__builtin_ctzll(bits));
-        if (first) value = derive(id, static_cast<uint8_t>(byte));
+        if (first) value = derive_anew(id, static_cast<uint8_t>(byte));
         first = false;
         row->next[byte] = value;
       }
     }
+    if (value != kNothing) row->live |= c;
   }
+  first_sets_ = std::move(sets);
+  classes_ = std::move(classes);
   if (budget_.exhausted()) {
     static const Row kDeadRow{};
     return kDeadRow.next;
@@ -270,17 +337,20 @@ const NodeId* Arena::raw_row(NodeId id) {
 const NodeId* Arena::row(NodeId id) {
   if (rows_[id] != nullptr) return rows_[id]->next;
   const NodeId* raw = raw_row(id);
-  if (!nodes_[id].boolean) return raw;
+  if (!nodes_[id].boolean || same_row_[id]) return raw;
+  bool differs = false;
+  for (size_t b = 0; b < 256; ++b) {
+    if (raw[b] != kNothing && (b == 0 || raw[b] != raw[b - 1])) differs = is_nothing(raw[b]) || differs;
+  }
+  if (!differs && !budget_.exhausted()) {
+    same_row_[id] = true;
+    return raw;
+  }
   auto row = std::make_unique<Row>();
   budget_.take_node(sizeof(Row));
-  NodeId last = kNothing;
-  NodeId answer = kNothing;
   for (size_t b = 0; b < 256; ++b) {
-    if (raw[b] != last) {
-      last = raw[b];
-      answer = is_nothing(last) ? kNothing : last;
-    }
-    row->next[b] = answer;
+    row->next[b] = is_nothing(raw[b]) ? kNothing : raw[b];
+    if (row->next[b] != kNothing) row->live.add(static_cast<uint8_t>(b));
   }
   if (budget_.exhausted()) {
     static const Row kDeadRow{};
@@ -288,6 +358,13 @@ const NodeId* Arena::row(NodeId id) {
   }
   rows_[id] = std::move(row);
   return rows_[id]->next;
+}
+
+ByteSet Arena::live(NodeId id) {
+  if (const ByteSet* first = begins_with(id)) return is_nothing(nodes_[id].b) ? ByteSet{} : *first;
+  row(id);
+  const Row* r = rows_[id] != nullptr ? rows_[id].get() : raw_[id].get();
+  return r != nullptr ? r->live : ByteSet{};
 }
 
 // Everything from which a live node was reached is live: follow the search tree back to its root.

@@ -52,6 +52,7 @@ void Schema::apply_keyword(const Value& node, const std::string& key, const Valu
     return;
   if (key == "$ref" || key == "$dynamicRef" || key == "$recursiveRef") return apply_reference(node, key, value, lang);
   if (key == "allOf" || key == "anyOf" || key == "oneOf") {
+    visit(node, key);
     if (!value.is_array() || value.items.empty())
       return fail("invalid_json_schema", &node, key, "must be a non-empty array");
     if (key == "oneOf") return apply_one_of(node, value, lang);
@@ -72,10 +73,14 @@ void Schema::apply_keyword(const Value& node, const std::string& key, const Valu
     return intersect(lang, any);
   }
   if (key == "not") {
+    visit(node, key);
     const ExprId e = schema(value);
     if (failed()) return;
+    const uint32_t cuts_before = cuts_;
     const Lang& inner = unfold(e);
     if (failed()) return;
+    if (cuts_ != cuts_before)
+      return fail("ref_cycle", &node, "not", "what is negated reaches itself through a reference");
     Lang out = complement(inner, {});
     if (!inner.exact || !out.exact) {
       cannot(node, "not", "only types, values, strings, numbers, required, sizes and members can be negated exactly");
@@ -88,6 +93,7 @@ void Schema::apply_keyword(const Value& node, const std::string& key, const Valu
 }
 
 void Schema::apply_reference(const Value& node, const std::string& key, const Value& value, Lang& lang) {
+  visit(node, key);
   if (!value.is_string()) return fail("invalid_json_schema", &node, key, "must be a string");
   const Value* target = resolve(node, value.text);
   if (key == "$dynamicRef" && target != nullptr) {
@@ -147,9 +153,9 @@ void Schema::apply_one_of(const Value& node, const Value& branches, Lang& lang) 
 }
 
 void Schema::apply_if(const Value& node, Lang& lang) {
-  const Value* condition = node.find("if");
-  const Value* then = node.find("then");
-  const Value* otherwise = node.find("else");
+  const Value* condition = keyword_of(node, "if");
+  const Value* then = keyword_of(node, "then");
+  const Value* otherwise = keyword_of(node, "else");
   if (condition == nullptr || (then == nullptr && otherwise == nullptr)) return;
   const ExprId c = schema(*condition);
   if (failed()) return;
@@ -179,6 +185,7 @@ void Schema::apply_if(const Value& node, Lang& lang) {
 }
 
 void Schema::apply_dependencies(const Value& node, const std::string& key, const Value& value, Lang& lang) {
+  visit(node, key);
   if (!value.is_object()) return fail("invalid_json_schema", &node, key, "must be an object");
   for (size_t i = 0; i < value.items.size() && !failed(); ++i) {
     const Value& then = value.items[i];
@@ -214,8 +221,8 @@ void Schema::apply_dependencies(const Value& node, const std::string& key, const
 // Closed per alternative: names and items that the alternative's own keywords speak of are evaluated. An alternative
 // may admit less than the standard (another anyOf branch that happens to hold too could evaluate more), never more.
 void Schema::apply_unevaluated(const Value& node, Lang& lang) {
-  const Value* props = node.find("unevaluatedProperties");
-  const Value* items = node.find("unevaluatedItems");
+  const Value* props = keyword_of(node, "unevaluatedProperties");
+  const Value* items = keyword_of(node, "unevaluatedItems");
   if (props == nullptr && items == nullptr) return;
   for (const char* key : {"not", "if", "oneOf", "dependentSchemas", "$dynamicRef", "$recursiveRef", "contains"}) {
     if (node.find(key) != nullptr) {

@@ -138,7 +138,7 @@ void Emitter::finish() {
     if (job.array) emit_array(job.rule, *job.array);
     if (job.object) emit_object(job.rule, *job.object);
     if (grammar_.states.size() > static_cast<size_t>(limits_.max_nodes))
-      refuse_shape({}, "constraint_too_complex", "", "the grammar has too many states");
+      refuse_shape({}, "constraint_too_complex", "", fmt::format("more than {} nodes", limits_.max_nodes));
   }
 }
 

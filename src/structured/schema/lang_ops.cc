@@ -274,7 +274,8 @@ void Schema::complement_arrays(const Lang& a, Lang& out) {
       }
     }
     if (next.size() > limits_.max_shapes)
-      fail("constraint_too_complex", nullptr, "not", "too many alternatives in a complement");
+      fail("constraint_too_complex", nullptr, "not",
+           "more than " + std::to_string(limits_.max_shapes) + " alternatives in a complement");
     left = std::move(next);
     if (failed()) return;
   }
@@ -323,7 +324,8 @@ void Schema::complement_objects(const Lang& a, const std::vector<std::string>& n
       }
     }
     if (next.size() > limits_.max_shapes)
-      fail("constraint_too_complex", nullptr, "not", "too many alternatives in a complement");
+      fail("constraint_too_complex", nullptr, "not",
+           "more than " + std::to_string(limits_.max_shapes) + " alternatives in a complement");
     left = std::move(next);
     if (failed()) return;
   }

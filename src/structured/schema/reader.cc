@@ -37,7 +37,7 @@ bool in(std::span<const std::string_view> keys, std::string_view key) {
 }  // namespace
 
 const Value* Schema::typed(const Value& node, std::string_view keyword, Value::Kind kind, std::string_view expected) {
-  const Value* v = node.find(keyword);
+  const Value* v = keyword_of(node, keyword);
   if (v == nullptr || v->kind == kind) return v;
   fail("invalid_json_schema", &node, keyword, fmt::format("must be {}", expected));
   return nullptr;
@@ -85,12 +85,14 @@ Lang Schema::read(const Value& node) {
   }
   if (!failed()) apply_if(node, lang);
   if (!failed()) apply_unevaluated(node, lang);
-  if (total_shapes_ > 400'000) fail("constraint_too_complex", &node, "", "too many alternatives in all");
+  constexpr uint64_t kMostShapes = 400'000;
+  if (total_shapes_ > kMostShapes)
+    fail("constraint_too_complex", &node, "", fmt::format("more than {} alternatives in all", kMostShapes));
   return lang;
 }
 
 void Schema::read_types(const Value& node, Lang& lang) {
-  const Value* type = node.find("type");
+  const Value* type = keyword_of(node, "type");
   if (type == nullptr) return;
   std::vector<std::string> names;
   if (type->is_string()) {
@@ -120,22 +122,18 @@ void Schema::read_types(const Value& node, Lang& lang) {
       return fail("invalid_json_schema", &node, "type", fmt::format("unknown type \"{}\"", n));
     }
   }
-  const Value* nullable = node.find("nullable");
+  const Value* nullable = keyword_of(node, "nullable");
   if (nullable != nullptr && nullable->is_bool() && nullable->boolean) keep.null = true;
   intersect(lang, keep);
 }
 
 void Schema::read_values(const Value& node, Lang& lang) {
-  if (const Value* c = node.find("const")) {
+  if (const Value* c = keyword_of(node, "const")) {
     const Lang one = of_constant(*c);
     intersect(lang, one);
   }
   const Value* list = typed(node, "enum", Value::Kind::kArray, "an array");
   if (list == nullptr) return;
-  if (list->items.size() > limits_.max_enum_values) {
-    return fail("constraint_too_complex", &node, "enum",
-                fmt::format("{} values, at most {} are accepted", list->items.size(), limits_.max_enum_values));
-  }
   if (list->items.empty()) return fail("unsatisfiable_schema", &node, "enum", "an empty enum allows no value");
   Lang values;
   std::vector<std::string> strings;
@@ -167,7 +165,7 @@ void Schema::read_numbers(const Value& node, Lang& lang) {
     return d;
   };
   auto bound = [&](std::string_view key, std::string_view exclusive_key, bool low) {
-    const Value* exclusive = node.find(exclusive_key);
+    const Value* exclusive = keyword_of(node, exclusive_key);
     const bool old_form = exclusive != nullptr && exclusive->is_bool();
     auto apply = [&](const Decimal& d, bool excl) {
       const NumberBound b{d, excl};
@@ -252,11 +250,14 @@ void Schema::read_strings(const Value& node, Lang& lang) {
 void Schema::read_arrays(const Value& node, Lang& lang) {
   ArrayShape s;
   const Value* prefix = typed(node, "prefixItems", Value::Kind::kArray, "an array");
-  const Value* items = node.find("items");
+  const Value* items = keyword_of(node, "items");
   const Value* rest = items;
+  const Value* behind = keyword_of(node, "additionalItems");  // says nothing but beside a list
   if (items != nullptr && items->is_array()) {
+    if (prefix != nullptr)
+      return fail("invalid_json_schema", &node, "items", "must be a schema beside prefixItems, not a list");
     prefix = items;
-    rest = node.find("additionalItems");
+    rest = behind;
   }
   if (prefix != nullptr) {
     for (const Value& v : prefix->items) s.prefix.push_back(schema(v));
@@ -271,12 +272,14 @@ void Schema::read_arrays(const Value& node, Lang& lang) {
   const Value* unique = typed(node, "uniqueItems", Value::Kind::kBool, "a boolean");
   s.unique = unique != nullptr && unique->boolean;
   s.unique_origin = {&node};
-  if (const Value* c = node.find("contains")) {
+  const auto min_contains = count_of(node, "minContains");  // say nothing without contains
+  const auto max_contains = count_of(node, "maxContains");
+  if (const Value* c = keyword_of(node, "contains")) {
     Contains k;
     k.item = schema(*c);
     k.origin = {&node};
-    k.min = count_of(node, "minContains").value_or(1);
-    k.max = count_of(node, "maxContains").value_or(kUnbounded);
+    k.min = min_contains.value_or(1);
+    k.max = max_contains.value_or(kUnbounded);
     if (k.min > 0 || k.max != kUnbounded) s.contains.push_back(k);
   }
   Lang l = everything();
@@ -297,7 +300,7 @@ void Schema::read_rest(const Value& node, ObjectShape& s) {
       rule.patterns.emplace_back(*re, schema(pp->items[i]));
     }
   }
-  if (const Value* ap = node.find("additionalProperties")) {
+  if (const Value* ap = keyword_of(node, "additionalProperties")) {
     rule.additional = schema(*ap);
     s.all_evaluated = true;
   } else if (options_.close_objects) {
@@ -316,13 +319,9 @@ void Schema::read_rest(const Value& node, ObjectShape& s) {
 void Schema::read_objects(const Value& node, Lang& lang) {
   ObjectShape s;
   if (const Value* props = typed(node, "properties", Value::Kind::kObject, "an object")) {
-    if (props->items.size() > limits_.max_properties) {
-      return fail("constraint_too_complex", &node, "properties",
-                  fmt::format("{} properties, at most {} are accepted", props->items.size(), limits_.max_properties));
-    }
     for (size_t i = 0; i < props->items.size(); ++i) s.props.push_back({props->keys[i], schema(props->items[i])});
   }
-  if (const Value* required = node.find("required")) {
+  if (const Value* required = keyword_of(node, "required")) {
     // Draft 3 and 4 documents in the wild put a boolean beside a property; that is malformed since draft 4.
     if (!required->is_array()) return fail("invalid_json_schema", &node, "required", "must be an array of strings");
     for (const Value& r : required->items) {
@@ -334,7 +333,7 @@ void Schema::read_objects(const Value& node, Lang& lang) {
   }
   read_rest(node, s);
   if (failed()) return;
-  if (const Value* names = node.find("propertyNames")) {
+  if (const Value* names = keyword_of(node, "propertyNames")) {
     const Lang& l = unfold(schema(*names));
     s.names = l.string == arena_.any_text() ? kAllBytes : l.string;
     if (!l.exact) lang.exact = false;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "structured/schema/decimal.h"
 
@@ -76,8 +77,8 @@ Schema::Schema(Arena& arena, const Value& root, const SpecOptions& options, cons
   index();
 }
 
-// Parents, resources and anchors of every container. Names inside enum, const, default and examples are values, not
-// schemas.
+// Parents, resources and anchors of every container, and how many subschemas, properties and values there are. Names
+// inside enum, const, default and examples are values, not schemas.
 void Schema::index() {
   // What stands at a place decides whether identifiers there count: those below unknown keywords do not.
   enum class At : uint8_t { kSchema, kMap, kList, kUnknown };
@@ -104,6 +105,13 @@ void Schema::index() {
     }
     return At::kUnknown;
   };
+  const auto count = [this](size_t& total, const Value* of, uint32_t limit, std::string_view what, const Value* at) {
+    total += of == nullptr ? 0 : of->items.size();
+    if (total > limit) fail("constraint_too_complex", at, what, fmt::format("more than {} in all", limit));
+  };
+  size_t subschemas = 0;
+  size_t properties = 0;
+  size_t values = 0;
   std::vector<Visit> stack{{&root_, &root_, "", At::kSchema}};
   places_[&root_] = {nullptr, 0, &root_};
   while (!stack.empty()) {
@@ -111,6 +119,11 @@ void Schema::index() {
     stack.pop_back();
     if (v.at->is_object()) places_[v.at].resource = v.resource;
     if (v.at->is_object() && v.kind == At::kSchema) {
+      count(properties, v.at->find("properties"), limits_.max_properties, "properties", v.at);
+      count(values, v.at->find("enum"), limits_.max_enum_values, "enum", v.at);
+      if (++subschemas > limits_.max_subschemas)
+        fail("constraint_too_complex", v.at, "", fmt::format("more than {} subschemas", limits_.max_subschemas));
+      if (failed()) return;
       const std::string* id = identifier(*v.at);
       if (id != nullptr && !id->starts_with("#")) {
         const std::string address = join_address(v.base, id->substr(0, id->find('#')));
@@ -134,8 +147,9 @@ void Schema::index() {
       const Value& child = v.at->items[i];
       if (!child.is_object() && !child.is_array() && !child.is_bool()) continue;
       places_[&child] = {v.at, i, v.resource};
-      if (v.at->is_object() && (v.at->keys[i] == "enum" || v.at->keys[i] == "const" || v.at->keys[i] == "default" ||
-                                v.at->keys[i] == "examples"))
+      if (v.kind != At::kMap && v.at->is_object() &&
+          (v.at->keys[i] == "enum" || v.at->keys[i] == "const" || v.at->keys[i] == "default" ||
+           v.at->keys[i] == "examples"))
         continue;
       stack.push_back({&child, v.resource, v.base, kind_of(v.at->is_object() ? v.at->keys[i] : "", v.kind)});
     }
@@ -154,9 +168,22 @@ std::string Schema::pointer_to(const Value* v) const {
   return out;
 }
 
+const Value* Schema::keyword_of(const Value& node, std::string_view name) {
+  const Value* v = node.find(name);
+  if (v != nullptr) visit(node, name);
+  return v;
+}
+
+std::vector<std::string> Schema::visited() const {
+  std::vector<std::string> out;
+  for (const auto& [node, name] : visited_) out.push_back(pointer_to(node) + "/" + escape_pointer(name));
+  return out;
+}
+
 void Schema::fail(std::string_view code, const Value* at, std::string_view keyword, std::string message) {
   if (error_) return;
-  error_ = CompileError{std::string(code), pointer_to(at), std::string(keyword), std::move(message)};
+  error_ = CompileError{std::string(code), pointer_to(at != nullptr ? at : reading_), std::string(keyword),
+                        std::move(message)};
 }
 
 bool Schema::cannot(const Value& node, std::string_view keyword, std::string message) {
@@ -239,12 +266,14 @@ ExprId Schema::intern(Expr e) {
   }
   const auto id = static_cast<ExprId>(exprs_.size());
   if (exprs_.size() >= limits_.max_subschemas * 4ULL) {
-    fail("constraint_too_complex", e.value, "", "too many combinations of subschemas");
+    fail("constraint_too_complex", e.value, "",
+         fmt::format("more than {} combinations of subschemas", limits_.max_subschemas * 4ULL));
     return kNeverExpr;
   }
   exprs_.push_back(std::move(e));
   langs_.emplace_back();
   in_progress_.push_back(false);
+  cut_.push_back(false);
   by_hash_.emplace(h, id);
   return id;
 }
@@ -305,6 +334,7 @@ const Lang& Schema::unfold(ExprId id) {
     if (depth_ > 400) fail("constraint_too_complex", exprs_[id].value, "", "references nested deeper than 400");
     // It reaches itself without reading anything: the least solution starts from nothing.
     ++cuts_;
+    cut_[id] = true;
     Lang cut;
     cut.exact = false;
     return keep(std::move(cut));
@@ -315,9 +345,14 @@ const Lang& Schema::unfold(ExprId id) {
   const Expr e = exprs_[id];
   Lang lang;
   switch (e.kind) {
-    case Kind::kSchema:
+    case Kind::kSchema: {
+      const Value* outer = std::exchange(reading_, e.value);
       lang = read(*e.value);
+      reading_ = outer;
+      if (arena_.budget().exhausted() && exhausted_at_.second.empty())
+        exhausted_at_ = {pointer_to(e.value), std::string(last_keyword_)};
       break;
+    }
     case Kind::kConstant:
       lang = of_constant(*e.value);
       break;
@@ -339,6 +374,11 @@ const Lang& Schema::unfold(ExprId id) {
   }
   --depth_;
   in_progress_[id] = false;
+  // The other ways on, if there are any, have to make up for it.
+  if (cut_[id] && e.kind == Kind::kSchema && !failed() && lang_empty(lang, 0)) {
+    fail("ref_cycle", e.value, "$ref", "the reference reaches itself and nothing else; give it another alternative");
+  }
+  cut_[id] = false;
   if (e.kind == Kind::kSchema && !unsatisfiable_known_ && !failed() && lang_empty(lang, 0)) {
     unsatisfiable_known_ = true;
     unsatisfiable_ = pointer_to(e.value);

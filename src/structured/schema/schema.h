@@ -4,8 +4,10 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "structured/schema/document.h"
@@ -35,6 +37,8 @@ class Schema {
   const std::optional<CompileError>& error() const { return error_; }
   // The innermost subschema found to allow nothing, for the error of an unsatisfiable whole.
   const std::string& unsatisfiable_at() const { return unsatisfiable_; }
+  // Where a limit of the budget was reached: pointer and keyword, empty when that was not while a subschema was read.
+  const std::pair<std::string, std::string>& exhausted_at() const { return exhausted_at_; }
   // What is written for a number part.
   NodeId number_text(const NumberPart& part);
   void fail(std::string_view code, const Value* at, std::string_view keyword, std::string message);
@@ -44,6 +48,9 @@ class Schema {
     return cannot(origin.at != nullptr ? *origin.at : root_, keyword, std::move(message));
   }
   std::string pointer_to(const Value* v) const;
+  // From now on the keywords that a rule reads are recorded; visited(): their pointers, each once, in no order.
+  void record_visits() { record_ = true; }
+  std::vector<std::string> visited() const;
 
  private:
   enum class Kind : uint8_t { kAny, kNever, kSchema, kAll, kNot, kConstant };
@@ -62,6 +69,13 @@ class Schema {
   void index();
   const Value* resolve(const Value& from, const std::string& ref);
   const Value* follow(const Value* from, std::string_view pointer) const;
+
+  // A keyword as a rule reads it: every rule gets its keywords from here, so that what no rule reads can be told.
+  const Value* keyword_of(const Value& node, std::string_view name);
+  void visit(const Value& node, std::string_view name) {
+    last_keyword_ = name;
+    if (record_) visited_.emplace(&node, name);
+  }
 
   // Keywords of one subschema; reader.cc and applicators.cc.
   Lang read(const Value& node);
@@ -107,6 +121,7 @@ class Schema {
   std::unordered_multimap<uint64_t, ExprId> by_hash_;
   std::vector<std::unique_ptr<Lang>> langs_;
   std::vector<bool> in_progress_;
+  std::vector<bool> cut_;  // reached again while in progress
   std::unordered_map<const Value*, Place> places_;
   std::unordered_map<std::string, const Value*> anchors_;  // "resource-address#name", identifiers
   std::unordered_map<std::string, std::vector<const Value*>> dynamic_anchors_;
@@ -114,6 +129,11 @@ class Schema {
   std::optional<CompileError> error_;
   std::string unsatisfiable_;
   bool unsatisfiable_known_ = false;
+  const Value* reading_ = nullptr;  // the innermost subschema that is being read …
+  std::string_view last_keyword_;   // … and what a rule read last
+  std::pair<std::string, std::string> exhausted_at_;
+  bool record_ = false;
+  std::set<std::pair<const Value*, std::string>> visited_;
   uint32_t cuts_ = 0;  // references cut because they reach themselves, see unfold()
   uint32_t depth_ = 0;
   uint64_t total_shapes_ = 0;
