@@ -301,11 +301,11 @@ void Engine::count_step(const Launched& launched, const StepOutput& output) {
   if (!output.status || output.prompt_rows > 0) return;
   const auto ms = [](int64_t ns) { return static_cast<double>(ns) * 1e-6; };
   DecodeStep step{.num_seqs = static_cast<int32_t>(launched.rows.size()),
-                          .rows = output.decode_rows,
-                          .forward_ms = ms(output.forward_ns),
-                          .sample_ms = ms(output.sample_ns),
-                          .draft_ms = ms(output.draft_ns),
-                          .proposed = launched.proposed};
+                  .rows = output.decode_rows,
+                  .forward_ms = ms(output.forward_ns),
+                  .sample_ms = ms(output.sample_ns),
+                  .draft_ms = ms(output.draft_ns),
+                  .proposed = launched.proposed};
   for (const RowsOutput& rows : output.sequences) step.emitted += static_cast<int64_t>(rows.tokens.size());
   planner_.step_done(step);
 }

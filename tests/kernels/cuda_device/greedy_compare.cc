@@ -1,6 +1,7 @@
-// greedy_compare MODEL TEXT [PROMPTS] [TOKENS]: the same greedy tokens on cuda:0 as on the CPU, for the first PROMPTS
-// (200) lines of a text file that have something to say. Where the CPU's two best logits differ by less than 1e-3 the
-// device may take the other: such steps are counted and printed. Both sides go on with the CPU's token.
+// greedy_compare MODEL TEXT [PROMPTS] [TOKENS] [DEVICE]: the same greedy tokens on DEVICE (cuda:0) as on the CPU, for
+// the first PROMPTS (200) lines of a text file that have something to say. Where the CPU's two best logits differ by
+// less than 1e-3 the device may take the other: such steps are counted and printed. Both sides go on with the CPU's
+// token. DEVICE "reference" compares the CPU's plain operators with its fast ones: how far apart two right answers are.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -25,7 +26,8 @@ struct Side {
 
 Result<Side> open_side(const std::string& device, const std::string& folder) {
   Side side;
-  side.backend = DI_TRY(cli::open_backend(device, 0, false));
+  const bool reference = device == "reference";
+  side.backend = DI_TRY(cli::open_backend(reference ? "cpu" : device, 0, reference));
   const auto texts = [](const std::string& dir) -> Result<std::vector<model::TokenText>> {
     const codec::TokenizerRef tokenizer = DI_TRY(codec::Tokenizer::load(dir));
     return cli::token_texts(*tokenizer);
@@ -77,7 +79,7 @@ Result<void> compare(Side& cpu, Side& cuda, std::vector<int32_t> tokens, int32_t
       const float distance = gap(expected);
       const bool tie = distance < kNearTie;
       ++(tie ? tally.near_ties : tally.wrong);
-      std::printf("%s at position %zu: CPU %d, CUDA %d, the CPU's two best differ by %.3g\n",
+      std::printf("%s at position %zu: CPU %d, device %d, the CPU's two best differ by %.3g\n",
                   tie ? "near tie" : "DIFFERENT", tokens.size(), token, best(found), static_cast<double>(distance));
     }
     tokens.push_back(token);
@@ -89,7 +91,7 @@ Result<int> run(int argc, char** argv) {
   const std::string folder = argv[1];
   const int prompts = argc > 3 ? std::atoi(argv[3]) : 200;
   const int tokens = argc > 4 ? std::atoi(argv[4]) : 32;
-  Side cuda = DI_TRY(open_side("cuda:0", folder));
+  Side cuda = DI_TRY(open_side(argc > 5 ? argv[5] : "cuda:0", folder));
   Side cpu = DI_TRY(open_side("cpu", folder));
   const codec::TokenizerRef tokenizer = DI_TRY(codec::Tokenizer::load(folder));
   std::ifstream in(argv[2]);
@@ -113,7 +115,7 @@ Result<int> run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fputs("usage: greedy_compare MODEL TEXT [PROMPTS] [TOKENS]\n", stderr);
+    std::fputs("usage: greedy_compare MODEL TEXT [PROMPTS] [TOKENS] [DEVICE]\n", stderr);
     return 2;
   }
   const di::Result<int> status = run(argc, argv);
