@@ -90,6 +90,7 @@ __device__ __forceinline__ void store_rows(const LinearKernelArgs& a, const Stre
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     linear_streamed_kernel(const __grid_constant__ LinearKernelArgs a) {
+  let_next_start();
   const int64_t group = blockIdx.z / a.splits;
   const int64_t split = blockIdx.z % a.splits;
   const TilePlace place = tile_place();
@@ -117,6 +118,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 // One block per row and depth block of x: quantised as the GEMM sees it, in the order in which it is read.
 __global__ void __launch_bounds__(kBlockDepth)
     arrange_kernel(Tensor x, WeightFormat format, int group, uint16_t* __restrict__ out) {
+  let_next_start();
   __shared__ uint16_t place[kBlockDepth];
   const int64_t row = blockIdx.x;
   const int c = static_cast<int>(threadIdx.x);
@@ -154,6 +156,7 @@ __global__ void __launch_bounds__(kExactThreads) linear_exact_kernel(const __gri
 
 // y = Σ partials in ascending order of the chunks.
 __global__ void __launch_bounds__(kThreads) add_partials_kernel(const __grid_constant__ LinearKernelArgs a) {
+  wait_for_previous();
   const int64_t n = a.rows * a.y.cols;
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= n) return;
@@ -186,9 +189,9 @@ void launch_tensor(const LinearKernelArgs& a, int64_t groups, Stream& stream) {
 
 template <class Shape>
 void launch_streamed(const LinearKernelArgs& a, int64_t groups, Stream& stream) {
-  DI_LAUNCH(stream, linear_streamed_kernel<Shape>,
-            grid(divide_up(a.group_outputs, Shape::kRows), divide_up(a.rows, Shape::kTokens), groups * a.splits),
-            dim3(Shape::kThreads), static_cast<size_t>(Shape::kShared), a);
+  DI_LAUNCH_EARLY(stream, linear_streamed_kernel<Shape>,
+                  grid(divide_up(a.group_outputs, Shape::kRows), divide_up(a.rows, Shape::kTokens), groups * a.splits),
+                  dim3(Shape::kThreads), static_cast<size_t>(Shape::kShared), a);
 }
 
 template <WeightFormat kFormat>
@@ -304,7 +307,7 @@ void run_linear(const LinearPlan& plan, const Tensor& x, const Weight& w, int64_
       break;
   }
   if (a.partials != nullptr) {
-    DI_LAUNCH(stream, add_partials_kernel, grid(divide_up(a.rows * y.cols, kThreads)), dim3(kThreads), 0, a);
+    DI_LAUNCH_EARLY(stream, add_partials_kernel, grid(divide_up(a.rows * y.cols, kThreads)), dim3(kThreads), 0, a);
   }
 }
 

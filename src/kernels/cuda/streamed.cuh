@@ -156,7 +156,7 @@ struct StageCopies {
     }
   }
 
-  __device__ __forceinline__ void next(uint8_t* shared, int slot) {
+  __device__ __forceinline__ void next_weights(uint8_t* shared, int slot) {
     const int tid = static_cast<int>(threadIdx.x);
     uint8_t* to = shared + Shape::kWeightsAt + slot * Shape::kWeightBytes;
 #pragma unroll
@@ -179,7 +179,11 @@ struct StageCopies {
       }
       scales += kBlockDepth / 32;
     }
-    to = shared + slot * Shape::kTokenBytes + tid % 16 / 8 * (Shape::kTokens * 128) + panel_offset(tid / 16, tid % 8);
+  }
+  __device__ __forceinline__ void next_input(uint8_t* shared, int slot) {
+    const int tid = static_cast<int>(threadIdx.x);
+    uint8_t* to =
+        shared + slot * Shape::kTokenBytes + tid % 16 / 8 * (Shape::kTokens * 128) + panel_offset(tid / 16, tid % 8);
 #pragma unroll
     for (int k = 0; k < kInputRuns; ++k) {
       if ((there >> k & 1U) != 0) copy_async<16>(to + k * kRowsApart * 128, input[k], true);
@@ -231,7 +235,8 @@ __device__ __forceinline__ void widen_half(const uint8_t* weights, const uint8_t
 }
 
 // total ← rows [first, last) of x times the weight rows of `tile`, columns [begin, end), both multiples of kBlockDepth.
-// Shared memory: Shape::kShared bytes; free again after the caller's next barrier.
+// Shared memory: Shape::kShared bytes; free again after the caller's next barrier. Of what the kernel before it in the
+// stream writes only x.data is read, and that after wait_for_previous.
 template <class Shape>
 __device__ __forceinline__ void streamed_product(const StreamInput& x, int64_t first, int64_t last, const Weight& w,
                                                  const Weight& other, const TileRows& tile, int64_t begin, int64_t end,
@@ -252,7 +257,12 @@ __device__ __forceinline__ void streamed_product(const StreamInput& x, int64_t f
   const int blocks = static_cast<int>((end - begin) / kBlockDepth);
 #pragma unroll
   for (int s = 0; s < kAhead; ++s) {
-    if (s < blocks) copies.next(shared, s);
+    if (s < blocks) copies.next_weights(shared, s);
+  }
+  wait_for_previous();  // which may make x, not the weights
+#pragma unroll
+  for (int s = 0; s < kAhead; ++s) {
+    if (s < blocks) copies.next_input(shared, s);
     commit_copies();
   }
   int slot = 0;
@@ -262,7 +272,9 @@ __device__ __forceinline__ void streamed_product(const StreamInput& x, int64_t f
     // Every thread's copies are there; the products of the block before the last are done, and its stage is free.
     __syncthreads();
     if (block + kAhead < blocks) {
-      copies.next(shared, slot + kAhead < Shape::kStages ? slot + kAhead : slot + kAhead - Shape::kStages);
+      const int to = slot + kAhead < Shape::kStages ? slot + kAhead : slot + kAhead - Shape::kStages;
+      copies.next_weights(shared, to);
+      copies.next_input(shared, to);
     }
     commit_copies();
     const uint8_t* rows = shared + slot * Shape::kTokenBytes;
