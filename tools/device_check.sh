@@ -67,7 +67,8 @@ part() {
   local name=$1 limit=$2 status=0 begun=$SECONDS
   shift 2
   if (( ${#wanted[@]} > 0 )) && [[ " ${wanted[*]} " != *" $name "* ]]; then return; fi
-  printf '\n==== %s: %s\n' "$name" "$*"
+  local shown=$*
+  printf '\n==== %s: %s\n' "$name" "${shown##*$'\n'}"  # of functions their call
   timeout -k 10 "$limit" "$@" || status=$?
   case $status in
     0) summary+=("$name: passed ($((SECONDS - begun)) s)") ;;
@@ -128,7 +129,7 @@ serve() {
   curl -s "http://127.0.0.1:$port/metrics" | grep -E '^deepinfer:?_?[a-z_]*(idle|step_seconds|spec_decode)[a-z_]*(_sum|_count|_total)?[ {]' | head -n 20
   kill -TERM "$server"
   wait "$server" || status=$?
-  tail -n 5 "$carry/serve.log"
+  grep -v '"message":"request"' "$carry/serve.log" | tail -n 5
   return "$status"
 }
 

@@ -115,28 +115,46 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   }
 }
 
-// One block per row and depth block of x: quantised as the GEMM sees it, in the order in which it is read.
-__global__ void __launch_bounds__(kBlockDepth)
-    arrange_kernel(Tensor x, WeightFormat format, int group, uint16_t* __restrict__ out) {
+// One warp per row and depth block of x: quantised as the GEMM sees it, in the order in which it is read.
+constexpr int kArrangeWarps = 8;
+template <WeightFormat kFormat>
+__global__ void __launch_bounds__(32 * kArrangeWarps)
+    arrange_kernel(Tensor x, int group, bool wide, uint16_t* __restrict__ out) {
   let_next_start();
-  __shared__ uint16_t place[kBlockDepth];
-  const int64_t row = blockIdx.x;
-  const int c = static_cast<int>(threadIdx.x);
-  const int64_t column = int64_t{blockIdx.y} * kBlockDepth;
-  float v = load_value(x, row, column + c);
-  __shared__ float largest[kBlockDepth / 32];
-  if (group != 0) {
-    float amax = warp_max(fabsf(v));
-    if (group == kBlockDepth) {
-      if (c % 32 == 0) largest[c / 32] = amax;
-      __syncthreads();
-      for (int i = 0; i < kBlockDepth / 32; ++i) amax = fmaxf(amax, largest[i]);
-    }
-    v = requantise_e4m3(v, e4m3_group_exponent(amax));
+  __shared__ uint16_t places[kArrangeWarps][kBlockDepth];
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t blocks = x.cols / kBlockDepth;
+  const int64_t at = int64_t{blockIdx.x} * kArrangeWarps + warp;
+  if (at >= x.rows * blocks) return;  // the whole warp
+  const int64_t row = at / blocks;
+  const int64_t column = at % blocks * kBlockDepth + lane * 4;
+  float v[4];
+  if (wide) {  // bf16, rows from multiples of 16 bytes
+    const uint2 raw = *reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(x.data) + row * x.stride + column);
+    v[0] = bits_float(raw.x << 16);
+    v[1] = bits_float(raw.x & 0xffff0000U);
+    v[2] = bits_float(raw.y << 16);
+    v[3] = bits_float(raw.y & 0xffff0000U);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = load_value(x, row, column + i);
   }
-  place[operand_column(format, c)] = float_to_bf16(v);
-  __syncthreads();
-  out[row * x.cols + column + c] = place[c];
+  if (group != 0) {  // 32 columns are 8 lanes, 128 the warp
+    float amax = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
+#pragma unroll
+    for (int mask = 1; mask < 32; mask *= 2) {
+      if (mask < 8 || group == kBlockDepth) amax = fmaxf(amax, shuffle_xor(amax, mask));
+    }
+    const int e = e4m3_group_exponent(amax);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = requantise_e4m3(v[i], e);
+  }
+  uint16_t* place = places[warp];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) place[operand_column(kFormat, lane * 4 + i)] = float_to_bf16(v[i]);
+  __syncwarp();
+  *reinterpret_cast<uint2*>(out + at * kBlockDepth + lane * 4) = *reinterpret_cast<const uint2*>(place + lane * 4);
 }
 
 __global__ void __launch_bounds__(kExactThreads) linear_exact_kernel(const __grid_constant__ LinearKernelArgs a) {
@@ -154,17 +172,32 @@ __global__ void __launch_bounds__(kExactThreads) linear_exact_kernel(const __gri
   }
 }
 
-// y = Σ partials in ascending order of the chunks.
+// y = Σ partials in ascending order of the chunks; kWide neighbouring outputs a thread.
+template <int kWide>
 __global__ void __launch_bounds__(kThreads) add_partials_kernel(const __grid_constant__ LinearKernelArgs a) {
   wait_for_previous();
   const int64_t n = a.rows * a.y.cols;
-  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWide;
   if (at >= n) return;
-  float sum = 0.F;
-  for (int64_t s = 0; s < a.splits; ++s) sum += a.partials[s * n + at];
+  float sum[kWide] = {};
+#pragma unroll 4
+  for (int64_t s = 0; s < a.splits; ++s) {
+    if constexpr (kWide == 4) {
+      const float4 v = *reinterpret_cast<const float4*>(a.partials + s * n + at);
+      sum[0] += v.x;
+      sum[1] += v.y;
+      sum[2] += v.z;
+      sum[3] += v.w;
+    } else {
+      sum[0] += a.partials[s * n + at];
+    }
+  }
   const int64_t row = at / a.y.cols;
   const int64_t output = at % a.y.cols;
-  store_value(a.y, row, output, a.accumulate ? sum + load_value(a.y, row, output) : sum);
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) {
+    store_value(a.y, row, output + i, a.accumulate ? sum[i] + load_value(a.y, row, output + i) : sum[i]);
+  }
 }
 
 template <int kRows>
@@ -198,6 +231,8 @@ template <WeightFormat kFormat>
 void launch_streamed(const LinearKernelArgs& a, int tile_rows, int64_t groups, Stream& stream) {
   if (tile_rows == 16) {
     launch_streamed<StreamShape<kFormat, 1, 2>>(a, groups, stream);
+  } else if (tile_rows == 32) {
+    launch_streamed<StreamShape<kFormat, 1, 4>>(a, groups, stream);
   } else if (tile_rows == 64) {
     launch_streamed<StreamShape<kFormat, 2, 8>>(a, groups, stream);
   } else {
@@ -210,7 +245,13 @@ constexpr int64_t kEnoughBlocks = 264;  // two per multiprocessor of an H200
 }  // namespace
 
 void arrange_input(const Tensor& x, WeightFormat format, int group, uint16_t* out, Stream& stream) {
-  DI_LAUNCH(stream, arrange_kernel, grid(x.rows, x.cols / kBlockDepth), dim3(kBlockDepth), 0, x, format, group, out);
+  const dim3 blocks = grid(divide_up(x.rows * (x.cols / kBlockDepth), kArrangeWarps));
+  const dim3 threads(32 * kArrangeWarps);
+  if (format == WeightFormat::kFp4Row) {
+    DI_LAUNCH(stream, arrange_kernel<WeightFormat::kFp4Row>, blocks, threads, 0, x, group, wide_input(x), out);
+  } else {
+    DI_LAUNCH(stream, arrange_kernel<WeightFormat::kFp8Block>, blocks, threads, 0, x, group, wide_input(x), out);
+  }
 }
 
 LinearPlan plan_linear(const Tensor& x, const Weight& w, int64_t groups) {
@@ -221,16 +262,15 @@ LinearPlan plan_linear(const Tensor& x, const Weight& w, int64_t groups) {
   plan.arranged = w.format != WeightFormat::kBf16;
   if (streams(w) && (plan.arranged || wide_input(x))) {
     plan.form = LinearPlan::Form::kStreamed;
-    plan.tile_rows = stream_tokens(x.rows);
-    // The large tile only where it leaves no multiprocessor idle.
-    if (plan.tile_rows == 128 && divide_up(outputs, 128) * groups * divide_up(x.rows, 128) < 132) plan.tile_rows = 64;
-  } else {
-    plan.form = LinearPlan::Form::kTensor;
-    plan.arranged = false;
-    plan.tile_rows = x.rows > 16 ? 64 : 16;
+    const StreamTile tile = stream_tile(x.rows, outputs, groups);
+    plan.tile_rows = tile.tokens;
+    if (!tile.enough) plan.splits = divide_up(w.cols, kChunk);
+    return plan;
   }
-  const int64_t tile_outputs = plan.form == LinearPlan::Form::kStreamed && plan.tile_rows > 16 ? 128 : kOutputs;
-  const int64_t blocks = divide_up(outputs, tile_outputs) * groups * divide_up(x.rows, plan.tile_rows);
+  plan.form = LinearPlan::Form::kTensor;
+  plan.arranged = false;
+  plan.tile_rows = x.rows > 16 ? 64 : 16;
+  const int64_t blocks = divide_up(outputs, kOutputs) * groups * divide_up(x.rows, plan.tile_rows);
   if (blocks < kEnoughBlocks) plan.splits = divide_up(w.cols, kChunk);
   return plan;
 }
@@ -307,7 +347,12 @@ void run_linear(const LinearPlan& plan, const Tensor& x, const Weight& w, int64_
       break;
   }
   if (a.partials != nullptr) {
-    DI_LAUNCH_EARLY(stream, add_partials_kernel, grid(divide_up(a.rows * y.cols, kThreads)), dim3(kThreads), 0, a);
+    if (y.cols % 4 == 0) {
+      DI_LAUNCH_EARLY(stream, add_partials_kernel<4>, grid(divide_up(a.rows * y.cols, 4 * kThreads)), dim3(kThreads), 0,
+                      a);
+    } else {
+      DI_LAUNCH_EARLY(stream, add_partials_kernel<1>, grid(divide_up(a.rows * y.cols, kThreads)), dim3(kThreads), 0, a);
+    }
   }
 }
 

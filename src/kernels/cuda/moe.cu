@@ -374,11 +374,14 @@ struct Call {
 // Both products of the routed experts or of the shared one, over `tiles` row tiles.
 struct Form {
   WeightFormat format;
-  bool wide;           // weight rows in pieces of 16 bytes
-  bool tensor;         // bf16 operands on the matrix units, else fp32
-  bool streamed;       // of these, the fast form (streamed.cuh)
-  int64_t tile_share;  // rows that a tile can expect
-  int tile_rows() const { return streamed ? stream_tokens(tile_share) : tensor && tile_share > 16 ? 64 : 16; }
+  bool wide;               // weight rows in pieces of 16 bytes
+  bool tensor;             // bf16 operands on the matrix units, else fp32
+  bool streamed;           // of these, the fast form (streamed.cuh)
+  int64_t tile_share;      // rows that a tile can expect
+  int tile_rows() const {  // of the routed experts, and where the form is not streamed
+    if (!streamed) return tensor && tile_share > 16 ? 64 : 16;
+    return tile_share <= 12 ? 16 : tile_share <= 24 ? 32 : tile_share < 192 ? 64 : 128;
+  }
 };
 
 template <class Shape>
@@ -398,6 +401,8 @@ template <WeightFormat kFormat>
 void launch_streamed(const MoeKernelArgs& a, bool up, int tile_rows, int64_t tiles, Stream& stream) {
   if (tile_rows == 16) {
     launch_streamed<StreamShape<kFormat, 1, 2>>(a, up, tiles, stream);
+  } else if (tile_rows == 32) {
+    launch_streamed<StreamShape<kFormat, 1, 4>>(a, up, tiles, stream);
   } else if (tile_rows == 64) {
     launch_streamed<StreamShape<kFormat, 2, 8>>(a, up, tiles, stream);
   } else {
@@ -413,14 +418,19 @@ void run_streamed(MoeKernelArgs a, const MoeArgs& m, const Form& form, int64_t t
   a.hidden.data = hidden;
   a.streamed = {arranged, m.y.cols, a.experts != nullptr ? a.map.pair : nullptr, m.k};
   const StreamInput rows{hidden, a.inner, nullptr, 1};
-  if (form.format == WeightFormat::kFp4Row) {
-    launch_streamed<WeightFormat::kFp4Row>(a, true, form.tile_rows(), tiles, stream);
-    a.streamed = rows;
-    launch_streamed<WeightFormat::kFp4Row>(a, false, form.tile_rows(), tiles, stream);
-  } else {
-    launch_streamed<WeightFormat::kFp8Block>(a, true, form.tile_rows(), tiles, stream);
-    a.streamed = rows;
-    launch_streamed<WeightFormat::kFp8Block>(a, false, form.tile_rows(), tiles, stream);
+  for (const bool up : {true, false}) {
+    int tile_rows = form.tile_rows();
+    if (a.experts == nullptr) {  // no row can be elsewhere: both products as the device is best filled
+      const StreamTile tile = stream_tile(a.rows, up ? 2 * a.inner : a.width, 1);
+      tile_rows = tile.enough ? tile.tokens : 16;
+      tiles = divide_up(a.rows, tile_rows);
+    }
+    if (!up) a.streamed = rows;
+    if (form.format == WeightFormat::kFp4Row) {
+      launch_streamed<WeightFormat::kFp4Row>(a, up, tile_rows, tiles, stream);
+    } else {
+      launch_streamed<WeightFormat::kFp8Block>(a, up, tile_rows, tiles, stream);
+    }
   }
 }
 

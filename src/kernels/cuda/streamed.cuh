@@ -351,9 +351,23 @@ inline bool streams(const Weight& w) {
 // arranged per depth block. out: [x.rows, x.cols] bf16, dense. x.cols is a multiple of kBlockDepth.
 void arrange_input(const Tensor& x, WeightFormat format, int group, uint16_t* out, Stream& stream);
 
-// Rows of x of a tile for `rows` of them: 16, 64 or 128.
-inline int stream_tokens(int64_t rows) {
-  return rows <= 16 ? 16 : rows < 192 ? 64 : 128;
+// How `rows` rows of x times `outputs` outputs in each of `groups` are cut.
+struct StreamTile {
+  int tokens;   // 16 or 32 over 64 outputs, 64 or 128 over 128
+  bool enough;  // blocks for the whole device
+};
+inline int stream_outputs(int tokens) {
+  return tokens <= 32 ? 64 : 128;
+}
+// The largest tile that gives every multiprocessor a block: larger ones read and widen weights less often.
+inline StreamTile stream_tile(int64_t rows, int64_t outputs, int64_t groups) {
+  constexpr int64_t kMultiprocessors = 132;  // of an H200
+  const int fitting = rows <= 16 ? 16 : rows <= 32 ? 32 : rows < 192 ? 64 : 128;
+  for (int tokens = fitting; tokens >= 16; tokens /= 2) {
+    const int64_t blocks = divide_up(outputs, stream_outputs(tokens)) * groups * divide_up(rows, tokens);
+    if (blocks >= (tokens == 16 ? kMultiprocessors * 3 / 4 : kMultiprocessors)) return {tokens, true};
+  }
+  return {fitting < 64 ? fitting : 64, false};
 }
 
 }  // namespace di::kernels::cuda

@@ -41,6 +41,13 @@ __device__ __forceinline__ void warpgroup_product(float (&d)[2][4], const uint32
       : DI_SUM4(0), DI_SUM4(1)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
+__device__ __forceinline__ void warpgroup_product(float (&d)[4][4], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
+      "{%16,%17,%18,%19}, %20, 1, 1, 1, 0;"
+      : DI_SUM16(0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
 __device__ __forceinline__ void warpgroup_product(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,"
@@ -62,6 +69,13 @@ __device__ __forceinline__ void warpgroup_product(float (&d)[2][4], uint64_t a, 
   asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, 1, 1, 1, 0, 0;"
                : DI_SUM4(0), DI_SUM4(1)
                : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void warpgroup_product(float (&d)[4][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
+      "%16, %17, 1, 1, 1, 0, 0;"
+      : DI_SUM16(0)
+      : "l"(a), "l"(b));
 }
 __device__ __forceinline__ void warpgroup_product(float (&d)[8][4], uint64_t a, uint64_t b) {
   asm volatile(
