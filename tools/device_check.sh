@@ -166,8 +166,8 @@ run() {
   part bench 360 "${start[@]}" "$carry/bench_kernels_cuda"
   part calls 60 bash -c "$definitions"$'\ncalls'
   part serve 60 bash -c "$definitions"$'\nserve'
-  part layers8 240 bash -c "$definitions"$'\nlayers --layers 8 --experts 384'
-  part layers40 280 bash -c "$definitions"$'\nlayers --layers 40 --experts 48'
+  part layers8 150 bash -c "$definitions"$'\nlayers --layers 8 --experts 384'
+  part layers40 200 bash -c "$definitions"$'\nlayers --layers 40 --experts 48'
   printf '\n==== summary\n'
   printf '%s\n' "${summary[@]}"
   exit "$failed"

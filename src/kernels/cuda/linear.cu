@@ -262,7 +262,7 @@ LinearPlan plan_linear(const Tensor& x, const Weight& w, int64_t groups) {
   plan.arranged = w.format != WeightFormat::kBf16;
   if (streams(w) && (plan.arranged || wide_input(x))) {
     plan.form = LinearPlan::Form::kStreamed;
-    const StreamTile tile = stream_tile(x.rows, outputs, groups);
+    const StreamTile tile = stream_tile(x.rows, outputs, groups, true);
     plan.tile_rows = tile.tokens;
     if (!tile.enough) plan.splits = divide_up(w.cols, kChunk);
     return plan;

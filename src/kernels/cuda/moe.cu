@@ -421,8 +421,7 @@ void run_streamed(MoeKernelArgs a, const MoeArgs& m, const Form& form, int64_t t
   for (const bool up : {true, false}) {
     int tile_rows = form.tile_rows();
     if (a.experts == nullptr) {  // no row can be elsewhere: both products as the device is best filled
-      const StreamTile tile = stream_tile(a.rows, up ? 2 * a.inner : a.width, 1);
-      tile_rows = tile.enough ? tile.tokens : 16;
+      tile_rows = stream_tile(a.rows, up ? 2 * a.inner : a.width, 1, false).tokens;
       tiles = divide_up(a.rows, tile_rows);
     }
     if (!up) a.streamed = rows;
