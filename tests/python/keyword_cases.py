@@ -99,7 +99,7 @@ KEYWORDS = [
     ("$ref", "to `#`, pointers, anchors and ids in the document, recursive too; siblings hold; nothing is fetched", [
         ({"$defs": {"a/b": INT}, "$ref": "#/$defs/a~1b"}, ["1"], ["\"s\""]), ({"$defs": {"n": INT}, "$ref": "#/$defs/n", "minimum": 3}, ["3"], ["2"]),
         (closed({"v": INT, "next": {"$ref": "#"}}), ["{\"v\": 1, \"next\": {\"next\": {}}}"], ["{\"next\": 1}"]),
-        ({"$ref": "http://example.com/s.json"}, "unresolvable_ref"), ({"$ref": "#/$defs/none"}, "unresolvable_ref"), ({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, NO)]),
+        ({"$ref": "http://example.com/s.json"}, "unresolvable_ref"), ({"$ref": "#/$defs/none"}, "unresolvable_ref"), ({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "ref_cycle")]),
     ("$defs", "and `definitions`, `$def`", [({"definitions": {"i": INT}, "$ref": "#/definitions/i"}, ["1"], ["null"]), ({"$def": {"i": INT}, "$ref": "#/$def/i"}, ["1"], ["null"])]),
     ("$anchor", "", [({"$defs": {"n": {"$anchor": "here", "type": "null"}}, "$ref": "#here"}, ["null"], ["1"])]),
     ("$id", "", [({"$id": "http://example.com/root", "$defs": {"n": {"$id": "leaf", "type": "null"}}, "$ref": "leaf"}, ["null"], ["1"])]),

@@ -360,7 +360,7 @@ inline int stream_outputs(int tokens) {
   return tokens <= 32 ? 64 : 128;
 }
 // Where columns can be split (a partial sum per chunk), a tile that leaves the device empty is split: few rows wait for
-// their bytes and want two blocks on a multiprocessor; many rows have the products to wait for, and partial sums cost
+// their bytes and want more blocks than multiprocessors; many rows have the products to wait for, and partial sums cost
 // them more. Where they cannot, the largest tile that gives every multiprocessor a block.
 inline StreamTile stream_tile(int64_t rows, int64_t outputs, int64_t groups, bool splits) {
   constexpr int64_t kMultiprocessors = 132;  // of an H200
@@ -368,7 +368,7 @@ inline StreamTile stream_tile(int64_t rows, int64_t outputs, int64_t groups, boo
   const int smallest = splits ? (fitting == 128 ? 64 : fitting) : 16;
   for (int tokens = fitting; tokens >= smallest; tokens /= 2) {
     const int64_t blocks = divide_up(outputs, stream_outputs(tokens)) * groups * divide_up(rows, tokens);
-    if (blocks >= (splits && rows < 192 ? kMultiprocessors * 9 / 5 : kMultiprocessors)) return {tokens, true};
+    if (blocks >= (splits && rows < 192 ? kMultiprocessors * 3 / 2 : kMultiprocessors)) return {tokens, true};
   }
   return {smallest, false};
 }
