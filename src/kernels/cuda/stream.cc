@@ -123,13 +123,13 @@ void copy_out(void* to, const void* from, int64_t bytes, Stream& stream) {
   const auto handle = static_cast<cudaStream_t>(s.handle);
   auto* target = static_cast<std::byte*>(to);
   const auto* source = static_cast<const std::byte*>(from);
-  wait(s);  // the pinned memory is free
   for (int64_t done = 0; done < bytes;) {
     const int64_t n = std::min(bytes - done, kPinnedBytes);
-    must(cudaMemcpyAsync(s.pinned.data(), source + done, static_cast<size_t>(n), cudaMemcpyDeviceToHost, handle),
-         "copying out");
+    if (s.pinned_used + n > kPinnedBytes) wait(s);
+    std::byte* staged = s.pinned.data() + s.pinned_used;  // behind what is still being copied in
+    must(cudaMemcpyAsync(staged, source + done, static_cast<size_t>(n), cudaMemcpyDeviceToHost, handle), "copying out");
     wait(s);
-    std::memcpy(target + done, s.pinned.data(), static_cast<size_t>(n));
+    std::memcpy(target + done, staged, static_cast<size_t>(n));
     done += n;
   }
 }
