@@ -14,6 +14,7 @@ SCRIPT = [
     {"match": "Kbars", "text": "Look." + CALL.format("|DSML|"), "split": True},
     {"match": "Kcount", "text": "one two three four five six seven eight nine ten"},
     {"match": "Kobject", "text": '{"a": 1}'},
+    {"match": "Ksure", "text": "alpha beta"},
     {"match": "Kbias", "text": "alpha beta", "logprobs": [{"logprob": -0.25, "top": [[300, -2.0]]}, -0.5]},
     {"text": "ok"},
 ]
@@ -175,7 +176,7 @@ def test_sampling_fields_of_every_api(extended, official, api):
 def test_open_sampling(script_file, extended):
     """Temperature 0 while thinking: fixed at 1 by the service's rules, so a banned token shows only there."""
     first = extended.json("POST", "/tokenize", {"prompt": "alpha beta", "add_special_tokens": False})["tokens"][0]
-    request = {"model": MODEL, "messages": [{"role": "user", "content": "Kbias"}], "logit_bias": {str(first): -100}, "max_tokens": 9}
+    request = {"model": MODEL, "messages": [{"role": "user", "content": "Ksure"}], "logit_bias": {str(first): -100}, "max_tokens": 9}
     assert send(extended, "chat", request).reasoning.startswith("alp"), "ignored while thinking"
     with scripted_server(script_file, "--sampling-policy", "open") as server:
         assert not send(server, "chat", request).reasoning.startswith("alp")

@@ -91,7 +91,7 @@ class RecentSurvivals {
 
  private:
   static constexpr size_t kBins = 64;
-  static constexpr int32_t kParts = 4;          // of a bin, as the best budget may lie within it
+  static constexpr int32_t kParts = 4;           // of a bin, as the best budget may lie within it
   static constexpr double kForget = 1.0 / 1024;  // of everything before, a round
   struct Bin {
     double count = 0;
