@@ -14,7 +14,7 @@ SCRIPT = [
     {"match": "Kbars", "text": "Look." + CALL.format("|DSML|"), "split": True},
     {"match": "Kcount", "text": "one two three four five six seven eight nine ten"},
     {"match": "Kobject", "text": '{"a": 1}'},
-    {"match": "Ksure", "text": "alpha beta"},
+    {"match": "Ksure", "text": "alpha beta", "logprobs": [{"logprob": -1e-6, "top": [[300, -14.0]]}, -1e-6]},
     {"match": "Kbias", "text": "alpha beta", "logprobs": [{"logprob": -0.25, "top": [[300, -2.0]]}, -0.5]},
     {"text": "ok"},
 ]
