@@ -146,8 +146,7 @@ __device__ __forceinline__ void arrange_queries(const SelectArgs& a, int64_t t, 
   static_assert(kScoreThreads == kBlockDepth);
   const auto column = static_cast<int>(threadIdx.x);
   const auto* from = static_cast<const uint16_t*>(a.q.data) + t * a.q.stride + column;
-  const int place = arranged_column(WeightFormat::kFp4Row, column);
-  const int depth = place / 16 * 16 + place % 4 / 2 * 8 + place / 4 % 4 * 2 + place % 2;
+  const int depth = operand_column(WeightFormat::kFp4Row, column);
   to += depth / 64 * kQueryPanel + depth % 8 * 2;
 #pragma unroll
   for (int head = 0; head < kScoreHeads; ++head) {

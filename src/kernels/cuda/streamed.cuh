@@ -23,8 +23,6 @@
 namespace di::kernels::cuda {
 
 inline constexpr int kBlockDepth = 128;  // columns of a stage
-inline constexpr int kStreamPitch =
-    288;  // bytes of a row in lane order in shared memory: reads of 8 bytes hit all banks once
 static_assert(kChunk % kBlockDepth == 0);
 
 template <WeightFormat kFormat>
@@ -32,20 +30,14 @@ inline constexpr int kPieces = kFormat == WeightFormat::kFp4Row ? 1
                                : kFormat == WeightFormat::kBf16 ? 4
                                                                 : 2;
 
-// Where column c of a depth block stands in the order of the lanes: step·16 + lane of the quad·4 + place in the
-// fragment.
-DI_HD int arranged_column(WeightFormat format, int c) {
+// Where column c of a depth block stands in an arranged row of x: a fragment's four places are columns 2·quad, +1, +8,
+// +9 of its step of 16, and a lane takes them from its piece without shuffling.
+DI_HD int operand_column(WeightFormat format, int c) {
   if (format == WeightFormat::kFp4Row) {  // a lane holds 32 columns; a word's nibbles i and i + 4 form a register
-    const int r = c % 4;
-    return ((c % 32 / 8 * 2 + r / 2) * 4 + c / 32) * 4 + r % 2 * 2 + c % 8 / 4;
+    return (c % 32 / 8 * 2 + c % 4 / 2) * 16 + c % 2 * 8 + c / 32 * 2 + c % 8 / 4;
   }
   // FP8: a word's bytes i and i + 2 form a register
-  return ((c / 64 * 4 + c % 16 / 4) * 4 + c % 64 / 16) * 4 + c % 2 * 2 + c % 4 / 2;
-}
-// … and in an arranged row of x: a fragment's places are columns 2·quad, +1, +8, +9 of its step.
-DI_HD int operand_column(WeightFormat format, int c) {
-  const int at = arranged_column(format, c);
-  return at / 16 * 16 + at % 4 / 2 * 8 + at % 16 / 4 * 2 + at % 2;
+  return (c / 64 * 4 + c % 16 / 4) * 16 + c % 2 * 8 + c % 64 / 16 * 2 + c % 4 / 2;
 }
 
 // The factor that is left for the sums.

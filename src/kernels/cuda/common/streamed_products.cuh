@@ -33,65 +33,35 @@ __device__ __forceinline__ uint64_t descriptor(Operand o, int step) {
 #define DI_SUM4(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define DI_SUM16(j) DI_SUM4(j), DI_SUM4(j + 1), DI_SUM4(j + 2), DI_SUM4(j + 3)
 
-// d += a·bᵀ, sixteen columns of depth: a in registers, b the rows of the operand that the descriptor names.
-__device__ __forceinline__ void warpgroup_product(float (&d)[2][4], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, 1, 1, 1, "
-      "0;"
-      : DI_SUM4(0), DI_SUM4(1)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ __forceinline__ void warpgroup_product(float (&d)[4][4], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
-      "{%16,%17,%18,%19}, %20, 1, 1, 1, 0;"
-      : DI_SUM16(0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ __forceinline__ void warpgroup_product(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,"
-      "%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
-      : DI_SUM16(0), DI_SUM16(4)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ __forceinline__ void warpgroup_product(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,"
-      "%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, 1, 1, "
-      "1, 0;"
-      : DI_SUM16(0), DI_SUM16(4), DI_SUM16(8), DI_SUM16(12)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-// The same with the left operand in shared memory too.
-__device__ __forceinline__ void warpgroup_product(float (&d)[2][4], uint64_t a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, 1, 1, 1, 0, 0;"
-               : DI_SUM4(0), DI_SUM4(1)
-               : "l"(a), "l"(b));
-}
-__device__ __forceinline__ void warpgroup_product(float (&d)[4][4], uint64_t a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
-      "%16, %17, 1, 1, 1, 0, 0;"
-      : DI_SUM16(0)
-      : "l"(a), "l"(b));
-}
-__device__ __forceinline__ void warpgroup_product(float (&d)[8][4], uint64_t a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,"
-      "%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, 1, 1, 1, 0, 0;"
-      : DI_SUM16(0), DI_SUM16(4)
-      : "l"(a), "l"(b));
-}
-__device__ __forceinline__ void warpgroup_product(float (&d)[16][4], uint64_t a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,"
-      "%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, 1, 1, 1, 0, 0;"
-      : DI_SUM16(0), DI_SUM16(4), DI_SUM16(8), DI_SUM16(12)
-      : "l"(a), "l"(b));
-}
+#define DI_REGISTERS8 "{%0,%1,%2,%3,%4,%5,%6,%7}"
+#define DI_REGISTERS64                                                                                               \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
+  "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57," \
+  "%58,%59,%60,%61,%62,%63}"
+
+// d += a·bᵀ, sixteen columns of depth; b the rows of the operand that its descriptor names, a in registers (`fragment`,
+// then b is operand `right`) or in shared memory too (`left`, then b is `next`). The sums come last.
+#define DI_WARPGROUP_PRODUCT(tiles, columns, registers, fragment, right, left, next, ...)                            \
+  __device__ __forceinline__ void warpgroup_product(float(&d)[tiles][4], const uint32_t(&a)[4], uint64_t b) {        \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 " registers ", " fragment ", " right \
+                 ", 1, 1, 1, 0;"                                                                                     \
+                 : __VA_ARGS__                                                                                       \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                              \
+  }                                                                                                                  \
+  __device__ __forceinline__ void warpgroup_product(float(&d)[tiles][4], uint64_t a, uint64_t b) {                   \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 " registers ", " left ", " next      \
+                 ", 1, 1, 1, 0, 0;"                                                                                  \
+                 : __VA_ARGS__                                                                                       \
+                 : "l"(a), "l"(b));                                                                                  \
+  }
+DI_WARPGROUP_PRODUCT(2, "16", DI_REGISTERS8, "{%8,%9,%10,%11}", "%12", "%8", "%9", DI_SUM4(0), DI_SUM4(1))
+DI_WARPGROUP_PRODUCT(4, "32", DI_REGISTERS16, "{%16,%17,%18,%19}", "%20", "%16", "%17", DI_SUM16(0))
+DI_WARPGROUP_PRODUCT(8, "64", DI_REGISTERS32, "{%32,%33,%34,%35}", "%36", "%32", "%33", DI_SUM16(0), DI_SUM16(4))
+DI_WARPGROUP_PRODUCT(16, "128", DI_REGISTERS64, "{%64,%65,%66,%67}", "%68", "%64", "%65", DI_SUM16(0), DI_SUM16(4),
+                     DI_SUM16(8), DI_SUM16(12))
+#undef DI_WARPGROUP_PRODUCT
+#undef DI_REGISTERS64
+#undef DI_REGISTERS8
 #undef DI_SUM16
 #undef DI_SUM4
 
