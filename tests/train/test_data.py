@@ -6,10 +6,12 @@ import unittest
 from collections import Counter
 
 from tools.train import heldout
-from tools.train.data import arith, copying, jsondata, lexicon, pseudo, recall, story, tools
+from tools.train.data import arith, copying, everyday, handtyped, jsondata, lexicon, pseudo, recall, story
+from tools.train.data import subject_story, tools
 from tools.train.data.base import Source
 from tools.train.data.filter import EvalFilter, build, item_hashes
 from tools.train.data.generate import documents
+from tools.train.data.phrasing import ask, expand, held_back
 from tools.train.data.render import render_training
 
 
@@ -111,6 +113,63 @@ class Families(unittest.TestCase):
                     self.assertEqual(list(call["arguments"]), schema["required"])
                     for key, value in call["arguments"].items():
                         self.assertIs(type(value), kinds[schema["properties"][key]["type"]])
+
+
+class Talk(unittest.TestCase):
+    """Free chat: every form asks in trained and in kept-back wordings, and the answers agree with each other."""
+
+    def questions(self, held, n=60):
+        source = Source("talk")
+        for form, _ in everyday.FORMS:
+            for _ in range(n):
+                source.next_document()
+                yield form.__name__, form(everyday.Asker(source, held))
+
+    def test_every_form_asks_and_fills_its_slots(self):
+        asked = Counter()
+        for name, turns in self.questions(held=False):
+            asked[name] += bool(turns)
+            for question, reply in turns:
+                for text in (question, reply):
+                    self.assertNotRegex(text, r"[{}|]|  |\(", name)
+                self.assertTrue(reply[0].isupper() or reply[0].isdigit(), reply)
+        for form, _ in everyday.FORMS:
+            self.assertGreater(asked[form.__name__], 40, form.__name__)
+
+    def test_kept_back_wordings_are_never_trained(self):
+        patterns = ("(How do|How can|How would) I {w}(| now| today)?", "(Tell|Show) me how to {w}(| please).")
+        source = Source("wordings")
+        every = {expand(source, p) for p in patterns for _ in range(300)}
+        self.assertEqual(len(every), 13)
+        trained = {ask(source, patterns, False, w="{w}") for _ in range(600)}
+        self.assertEqual(trained, {w for w in every if not held_back(w)})
+
+    def test_hand_typed_prompts_are_never_trained(self):
+        self.assertEqual((len(handtyped.FIRST), len(handtyped.SECOND)), (30, 60))
+        for conv in take(3000, kind="talk"):
+            for message in conv["messages"]:
+                if message["role"] == "user" and conv["family"] == "chat":
+                    self.assertNotIn(handtyped.normal(message["content"]), handtyped.LAST)
+
+    def test_a_thing_is_what_it_is(self):
+        source = Source("kinds")
+        for _ in range(2000):
+            source.next_document()
+            for question, reply in everyday.is_it(everyday.Asker(source)):
+                if reply.startswith("No, "):
+                    wrong, right = re.fullmatch(r"No, .* is not (an? .*)\. It is (an? .*)\.", reply).groups()
+                    self.assertNotEqual(wrong, right)
+
+    def test_a_story_is_about_its_subject(self):
+        source, found = Source("subjects"), 0
+        for _ in range(400):
+            source.next_document()
+            ask_, told = [m["content"] for m in subject_story.document(source)["messages"] if m["role"] != "system"][:2]
+            subject = re.search(r"about an? ([a-z]+)[.?!]?$", ask_)
+            if subject and subject[1] not in subject_story.THEME_WORDS:
+                self.assertRegex(told, rf"\b{subject[1]}\b")
+                found += 1
+        self.assertGreater(found, 30)
 
 
 class HeldBack(unittest.TestCase):

@@ -18,14 +18,15 @@ MIX = (
 class Windows:
     """Documents as (ids, flags) for windows of t tokens: `start()` before each window, then iterate.
 
+    `talk` is the chance that a short document is free chat of people (data/everyday.py).
     Conversations that repeat an evaluation prompt are left out.
     """
 
-    def __init__(self, tokenizer, t, seed):
+    def __init__(self, tokenizer, t, seed, talk=0.0):
         self.encoder, self.filter = Encoder(str(tokenizer)), EvalFilter.load()
         self.chances = next(mix for least, mix in MIX if t >= least)
-        self.random = Random(f"{seed}.mix")
-        self.streams = {kind: documents(f"{seed}.{kind}", kind) for kind in ("short", "long", "xlong")}
+        self.random, self.talk = Random(f"{seed}.mix"), talk
+        self.streams = {kind: documents(f"{seed}.{kind}", kind) for kind in ("short", "long", "xlong", "talk")}
         self.first = True
 
     def start(self):
@@ -42,6 +43,8 @@ class Windows:
                 break
             x -= chance[self.first]
         self.first = False
+        if kind == "short" and self.talk and self.random.random() < self.talk:
+            kind = "talk"
         while True:
             conversation = next(self.streams[kind])
             segments = render_training(conversation)

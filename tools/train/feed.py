@@ -113,12 +113,12 @@ def pack(documents, t):
     return np.array(ids[:t + 1], np.uint16), np.array(flags[:t + 1], np.uint8)
 
 
-def work(folder, worker, seed, tokenizer, first_seconds):
+def work(folder, worker, seed, tokenizer, first_seconds, talk):
     os.nice(5)
     from corpus import Windows
     rings = Rings(folder, writable=True)
     rng = np.random.default_rng([seed, worker, 77])
-    sources = {t: Windows(tokenizer, t, f"{seed}.{worker}.{t}") for t in rings.lengths}
+    sources = {t: Windows(tokenizer, t, f"{seed}.{worker}.{t}", talk) for t in rings.lengths}
     begin, stop = time.time(), Path(folder) / "stop"
     # the shortest length first, then tokens in the proportion of the rings
     sizes = np.array([rings.share[t] * t for t in rings.lengths], float)
@@ -141,11 +141,13 @@ def main():
     parser.add_argument("--lengths", default="2048,8192,16384")
     parser.add_argument("--megatokens", default="500,150,120")
     parser.add_argument("--first-seconds", type=float, default=60, help="time at the start for the shortest length only")
+    parser.add_argument("--talk", type=float, default=0.0, help="chance that a short document is free chat")
     parser.add_argument("--seed", type=int, default=20270101)
     args = parser.parse_args()
     lengths = [int(v) for v in args.lengths.split(",")]
     Rings.create(args.dir, lengths, [float(v) for v in args.megatokens.split(",")], args.workers)
-    jobs = [multiprocessing.Process(target=work, args=(args.dir, w, args.seed, args.tokenizer, args.first_seconds))
+    jobs = [multiprocessing.Process(target=work, args=(args.dir, w, args.seed, args.tokenizer, args.first_seconds,
+                                                       args.talk))
             for w in range(args.workers)]
     for j in jobs:
         j.start()

@@ -24,6 +24,7 @@ from evaluate import Evaluation, evaluate
 from feed import Reader
 from model import snapshot
 from model.backbone import Backbone, Mode
+from model.checkpoint import load_params, read_tensors
 from model.config import engram_vocab_map, load_config
 from model.draft import Draft
 from model.params import make_backbone, make_draft
@@ -52,10 +53,13 @@ PHASES = (
 )
 
 
-def lr_factor(step, share, warm_up=WARM_UP):
-    if share < DECAY_FROM:
-        return min(1.0, (step + 1) / warm_up)
-    return max((1 - share) / (1 - DECAY_FROM), 0.0) * min(1.0, (step + 1) / warm_up)
+# A continued training begins with everything on and its rates fall from the start.
+PHASES_CONTINUED = (Phase(1.0, (0, 1, 2), (0.65, 0.20, 0.15), True, True),)
+
+
+def lr_factor(step, share, warm_up=WARM_UP, decay_from=DECAY_FROM):
+    rising = min(1.0, (step + 1) / warm_up)
+    return rising * (1.0 if share < decay_from else max((1 - share) / (1 - decay_from), 0.0))
 
 
 class Trainer:
@@ -94,8 +98,10 @@ class Trainer:
         self.params, self.draft_params = (make(self.config, self.device) for make in (make_backbone, make_draft))
         self.params.initialise(args.seed)
         self.draft_params.initialise(args.seed + 1)
-        self.opt = Optimiser(self.params, args.muon_rate, args.adam_rate)
-        self.draft_opt = Optimiser(self.draft_params, args.muon_rate, args.adam_rate)
+        self.phases = PHASES_CONTINUED if args.continued else PHASES
+        self.decay_from = 0.0 if args.continued else DECAY_FROM
+        self.opt = Optimiser(self.params, args.muon_rate * args.rate, args.adam_rate * args.rate)
+        self.draft_opt = Optimiser(self.draft_params, args.muon_rate * args.draft_rate, args.adam_rate * args.draft_rate)
         self.dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
         self.reader = Reader(args.pool, self.rank, self.world, args.seed)
         self.rng = np.random.default_rng(args.seed)
@@ -108,13 +114,23 @@ class Trainer:
         if (self.out / "state.pt").exists():
             self.load()
         elif args.init:
-            self.say(f"starts from the weights of {snapshot.read(args.init, self.params, self.draft_params)}")
+            self.begin_with(Path(args.init))
         self.last_save = self.last_look = time.time()
         self.evaluation = Evaluation(self, args.eval) if args.eval else None
 
     def say(self, text):
         if self.rank == 0:
             print(time.strftime("%H:%M:%S ") + text, flush=True)
+
+    def begin_with(self, folder):
+        """Weights of a snapshot or of a published checkpoint; the optimisers start fresh."""
+        if (folder / "model.safetensors.index.json").exists():
+            tensors = read_tensors(folder)
+            for params in (self.params, self.draft_params):
+                load_params(params, tensors)
+            self.say(f"starts from the checkpoint in {folder}: {len(tensors)} tensors")
+        else:
+            self.say(f"starts from the weights of {snapshot.read(folder, self.params, self.draft_params)}")
 
     # ---- state ------------------------------------------------------------------------------------
     def save(self, wait=False):
@@ -180,6 +196,12 @@ class Trainer:
             if len(self.events) > 2:
                 self.events.pop(0).synchronize()
 
+    def not_counted(self, begin, what):
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        self.say(f"{what}: first step took {time.time() - begin:.1f} s, not counted")
+        return time.time()
+
     def reduce(self, params):
         """Averages gradients and loads over the ranks; a step with a non-finite gradient becomes a zero step."""
         g = params.flat_grad
@@ -225,16 +247,16 @@ class Trainer:
         dense, final = self.modes()
         log, log_tokens, log_time = [], 0, time.time()
         tick = time.time()
-        current = None
+        current, compiled = None, set()
         while True:
             now = time.time()
             self.clock["backbone"] += now - tick
             tick = now
             share = self.clock["backbone"] / limit
-            phase = next((i for i, p in enumerate(PHASES) if share < p.end), -1)
+            phase = next((i for i, p in enumerate(self.phases) if share < p.end), -1)
             at = 0
             if phase >= 0:
-                p = PHASES[phase]
+                p = self.phases[phase]
                 at = self.rng.choice(p.lengths, p=p.chances)
             save = now - self.last_save > args.save_seconds
             look = self.evaluation is not None and now - self.last_look > args.look_seconds
@@ -244,7 +266,7 @@ class Trainer:
                 break
             if save:
                 self.save()
-            p = PHASES[phase]
+            p = self.phases[phase]
             mode = final if p.sparse else dense
             if look:
                 self.last_look = time.time()
@@ -254,10 +276,13 @@ class Trainer:
                 if current is None or current[0] != phase:
                     self.say(f"phase {phase + 1}: window lengths {[self.lengths[i] for i in p.lengths]}, {mode}")
                 current = (phase, t)
-            factor = lr_factor(self.steps["backbone"], share)
+            factor = lr_factor(self.steps["backbone"], share, 60 if args.continued else WARM_UP, self.decay_from)
             ids, flags = self.batch(t)
             log.append((t, self.backbone_step(ids, flags, mode, factor)))
             self.throttle()
+            if (p.sparse, p.kl, t) not in compiled:      # the first step of a shape compiles; the clock does not count it
+                compiled.add((p.sparse, p.kl, t))
+                tick = self.not_counted(tick, f"windows of {t}")
             self.steps["backbone"] += 1
             self.tokens += self.rows * self.world
             log_tokens += self.rows * self.world
@@ -324,7 +349,7 @@ class Trainer:
         t = self.lengths[0]
         # the backbone's graph is kept (and never used) so that its compiled pieces serve here as well
         w = self.copies(self.params, final)
-        log, tick, log_time = [], time.time(), time.time()
+        log, tick, log_time, first = [], time.time(), time.time(), True
         self.say(f"draft: {args.anchors} anchors per window of {t}")
         while True:
             now = time.time()
@@ -336,10 +361,12 @@ class Trainer:
                 break
             if save:
                 self.save()
-            factor = lr_factor(self.steps["draft"], share, 60)
+            factor = lr_factor(self.steps["draft"], share, 60, self.decay_from)
             ids, flags = self.batch(t)
             log.append(self.draft_step(w, ids, flags, final, factor))
             self.throttle()
+            if first:
+                first, tick = False, self.not_counted(tick, "draft")
             self.steps["draft"] += 1
             if self.steps["draft"] % args.log_steps == 0 or self.steps["draft"] <= 2:
                 m = torch.stack(log).double().cpu()
@@ -371,6 +398,9 @@ def main():
     parser.add_argument("--anchors", type=int, default=384, help="draft blocks per window")
     parser.add_argument("--muon-rate", type=float, default=4e-3)
     parser.add_argument("--adam-rate", type=float, default=3e-3)
+    parser.add_argument("--continued", action="store_true", help="all quantisation and selection from the first step, rates fall at once")
+    parser.add_argument("--rate", type=float, default=1.0, help="factor of both rates for the backbone")
+    parser.add_argument("--draft-rate", type=float, default=1.0, help="factor of both rates for the draft")
     parser.add_argument("--act-quant", action="store_true")
     parser.add_argument("--seed", type=int, default=20270101)
     parser.add_argument("--device", default="cuda")
@@ -384,7 +414,7 @@ def main():
     parser.add_argument("--eval", help="evaluation items (prepare_eval.py)")
     parser.add_argument("--look-seconds", type=float, default=120, help="time between short looks at them")
     parser.add_argument("--sample-tokens", type=int, default=64)
-    parser.add_argument("--init", help="folder of a snapshot to start from")
+    parser.add_argument("--init", help="folder of a snapshot or a checkpoint to start from")
     args = parser.parse_args()
     trainer = Trainer(args)
     if trainer.clock["backbone"] < args.backbone_seconds:

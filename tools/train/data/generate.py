@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Callable, Iterator
 
-from . import arith, chat, copying, jsondata, recall, story, tools
+from . import arith, chat, copying, everyday, jsondata, recall, story, subject_story, tools
 from .base import Source
 
 Maker = Callable[[Source], dict]
@@ -14,6 +14,9 @@ SHORT: tuple[tuple[Maker, float], ...] = (
     (story.write, 0.095), (story.questions, 0.08), (recall.short, 0.10), (arith.document, 0.265),
     (jsondata.document, 0.10), (tools.document, 0.085), (copying.document, 0.18),
     (chat.document, 0.14))
+
+# Free chat of people: about a quarter of the tokens are stories.
+TALK: tuple[tuple[Maker, float], ...] = ((everyday.document, 0.88), (subject_story.document, 0.12))
 
 _THOUGHTS = {
     "story": ("The user wants a story.", "The answer is in the story."),
@@ -36,8 +39,8 @@ def add_thinking(s: Source, conv: dict) -> dict:
     return {**conv, "thinking": True, "messages": messages[:-1] + [last]}
 
 
-def _finish(s: Source, conv: dict) -> dict:
-    if conv["family"] in _THOUGHTS and s.extra(0.08):
+def _finish(s: Source, conv: dict, thoughts: float) -> dict:
+    if conv["family"] in _THOUGHTS and s.extra(thoughts):
         conv = add_thinking(s, conv)
     if conv["thinking"] and s.extra(0.06):
         conv["effort"] = s.r.choice(("low", "max"))
@@ -60,11 +63,11 @@ def _weighted(mix) -> Callable[[float], Maker]:
 
 
 def documents(seed, kind: str = "short", reference: bool = False) -> Iterator[dict]:
-    """Endless conversations of one kind (short | long | xlong) from one seed. `reference` turns
+    """Endless conversations of one kind (short | long | xlong | talk) from one seed. `reference` turns
     everything off that goes beyond the reference text (for checks against it)."""
     s = Source(seed, reference=reference)
     pick = _weighted({"short": SHORT, "long": ((recall.long, 1.0),),
-                      "xlong": ((recall.xlong, 1.0),)}[kind])
+                      "xlong": ((recall.xlong, 1.0),), "talk": TALK}[kind])
     while True:
         s.next_document()
-        yield _finish(s, pick(s.r.random())(s))
+        yield _finish(s, pick(s.r.random())(s), 0.2 if kind == "talk" else 0.08)

@@ -27,7 +27,8 @@ class Story:
     """State, sentences and questions of one story."""
 
     def __init__(self, s: Source, hero: str | None = None, avoid: tuple[str, ...] = (),
-                 fixed_partners: bool = False) -> None:
+                 fixed_partners: bool = False, fixed: dict[str, str] | None = None) -> None:
+        """`fixed` sets parts of the state (job, trait, object, color, animal, goal, plot ...)."""
         r = s.r
         self.hero = hero or s.name()
         while hero is None and self.hero in avoid:
@@ -49,6 +50,10 @@ class Story:
         self.fruit = s.fruit()
         self.count = r.randint(3, 11)
         self.plot = r.choice(PLOTS)
+        for key, value in (fixed or {}).items():
+            setattr(self, key, value)
+        while self.goal == self.home:
+            self.home = s.place()
         self.lesson = LESSONS[self.plot]
         self.sentences: list[str] = []
         self.questions: list[tuple[str, str]] = []   # they name the hero
@@ -276,12 +281,12 @@ def write(s: Source) -> dict:
     if cast:
         prompt = r.choice(_CASTS).format(ask=prompt, cast=story.cast(s))
     messages = [user(prompt), answer(story.text, exact=False)]
-    for question, reply in _pick(s, [story], r.randint(0, 4)):
+    for question, reply in pick(s, [story], r.randint(0, 4)):
         messages += [user(question), answer(reply)]
     return conversation("story", s.system(messages))
 
 
-def _pick(s: Source, stories: list[Story], n: int) -> list[tuple[str, str]]:
+def pick(s: Source, stories: list[Story], n: int) -> list[tuple[str, str]]:
     pool = [qa for story in stories for qa in story.ask(s, len(stories) == 1)]
     picked = s.r.sample(pool, min(n, len(pool)))
     if picked and s.extra(0.1):
@@ -302,7 +307,7 @@ def questions(s: Source) -> dict:
         story = Story(s, avoid=used)
         stories.append(story)
     head = r.choice(_MORE_HEADS if s.extra(0.15) else _HEADS)
-    picked = _pick(s, stories, r.randint(2, 7))
+    picked = pick(s, stories, r.randint(2, 7))
     text = head + "\n\n".join(t.text for t in stories)
     messages = [user(text + "\n\n" + picked[0][0]), answer(picked[0][1])]
     for question, reply in picked[1:]:
