@@ -48,9 +48,10 @@ continue)
         >"$work/pool.log" 2>&1 </dev/null &)
     for _ in $(seq 120); do [ -e "$work/pool/layout.json" ] && break; sleep 0.5; done
     sleep "${POOL_SECONDS:-8}"
-    common=(--config "$model" --pool "$work/pool" --lengths "$lengths" --init "$model" --continued --act-quant --seed 20270201)
+    common=(--config "$model" --pool "$work/pool" --lengths "$lengths" --init "$model" --continued --act-quant --seed 20270201
+        --tokens-per-step 32768 --rate 0.3 --draft-rate 0.4)
     (cd "$here" && setsid nohup "$python" train.py "${common[@]}" --out "$work/state" --backbone-seconds 380 \
-        --draft-seconds 150 --rate 0.4 --draft-rate 0.5 "$@" >>"$log" 2>&1 </dev/null &)
+        --draft-seconds 150 --log-steps 100 "$@" >>"$log" 2>&1 </dev/null &)
     (cd "$here" && setsid nohup bash -c "until grep -q 'windows of ${lengths%%,*}: first step' '$log' || [ -e '$work/state/done' ]; do sleep 1; done
         exec \"\$@\"" warm "$python" train.py "${common[@]}" --out "$work/warm" --backbone-seconds 0 \
         --draft-seconds 1000 "$@" --max-steps 1 >>"$work/check.log" 2>&1 </dev/null &)

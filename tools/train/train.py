@@ -235,7 +235,7 @@ class Trainer:
         self.params.load.copy_(out["loads"])
         norm = self.reduce(self.params)
         self.opt.step(factor, () if kl is not None else ("indexer.wq_b", "indexer.wk"))
-        self.opt.balance(self.params.load, factor)
+        self.opt.balance(self.params.load, factor * self.args.rate)
         load = self.params.load
         busiest = (load.max(1).values / load.mean(1).clamp_min(1e-9)).max()
         zero = torch.zeros((), device=self.device)
@@ -336,7 +336,7 @@ class Trainer:
         self.draft_params.load.copy_(loads)
         norm = self.reduce(self.draft_params)
         self.draft_opt.step(factor)
-        self.draft_opt.balance(self.draft_params.load, factor)
+        self.draft_opt.balance(self.draft_params.load, factor * self.args.draft_rate)
         accepted = hit.view(-1, n).cumprod(-1).sum() / ok[..., 0].sum().clamp_min(1)
         first = hit.view(-1, n)[:, 0].sum() / ok[..., 0].sum().clamp_min(1)
         full = ok[..., -1].flatten()
