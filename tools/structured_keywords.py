@@ -79,7 +79,9 @@ def page():
         show = [", ".join(f"`{json.loads(chr(34) + text + chr(34))}`" if text else "(empty)" for text in texts) for texts in (fit, unfit)]
         out += f"| `{name}` | {show[0]} | {show[1]} |\n"
     known = ", ".join(f"`{name}`" for name in keyword_cases.ANNOTATED[:-1])
-    return out + f"\nAnnotations: `regex`; with a warning {known}, and names that are not known. With `numeric_formats` `int32` and `int64` bound integers.\n"
+    return out + (f"\nAnnotations, with a warning: {known}, and names that are not known. With `numeric_formats` `int32` and `int64` bound integers. Of "
+                  "`regex`, `idn-email` and `idn-hostname` a part is written that is sure to be well-formed: expressions with groups at most five deep, "
+                  "names whose ASCII form is short enough whatever their letters are.\n")
 
 
 def main():

@@ -1,6 +1,7 @@
-// bench_structured TOKENIZER.json CASES.jsonl [OUT.jsonl]: compiles every schema (cache off, one thread), walks every
-// instance with a mask before each token, and writes per case what it cost and the instances' tokens, so that other
-// engines can be given the same ones (compare.py). Times are CPU times of the thread.
+// bench_structured TOKENIZER.json CASES.jsonl [OUT.jsonl [any]]: compiles every schema (cache off, one thread), walks
+// every instance with a mask before each token, and writes per case what it cost and the instances' tokens, so that
+// other engines can be given the same ones (compare.py). Times are CPU times of the thread. any: members of objects may
+// come in any order.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -60,10 +62,12 @@ bool walk(structured::Matcher& m, const std::vector<structured::TokenId>& tokens
   return m.terminated();
 }
 
-void run_case(const Json& line, const structured::VocabularyRef& vocabulary, std::string& out) {
+void run_case(const Json& line, const structured::VocabularyRef& vocabulary, structured::PropertyOrder order,
+              std::string& out) {
   Case cost;
   structured::ConstraintSpec spec;
   spec.payload = to_json(*line.find("schema"));
+  spec.options.property_order = order;
   const double t0 = cpu_us();
   const auto compiled = structured::compile(vocabulary, spec);
   cost.compile_ms = (cpu_us() - t0) / 1e3;
@@ -113,9 +117,11 @@ void print(const char* name, std::vector<double> v) {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: bench_structured TOKENIZER.json CASES.jsonl [OUT.jsonl]\n");
+    std::fprintf(stderr, "usage: bench_structured TOKENIZER.json CASES.jsonl [OUT.jsonl [any]]\n");
     return 2;
   }
+  const bool any = argc > 4 && std::string_view(argv[4]) == "any";
+  const auto order = any ? structured::PropertyOrder::kAny : structured::PropertyOrder::kSchema;
   const std::string json = read_file(argv[1]);
   const double t0 = cpu_us();
   const auto vocabulary = structured::Vocabulary::from_tokenizer_json(json);
@@ -142,7 +148,7 @@ int main(int argc, char** argv) {
     const auto parsed_line = parse_json(line);
     if (!parsed_line) continue;
     std::string text;
-    run_case(*parsed_line, *vocabulary, text);
+    run_case(*parsed_line, *vocabulary, order, text);
     const Json result = parse_json(text).value();
     ++cases;
     if (result.find("compiled")->as_bool()) {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -146,10 +147,13 @@ Totals run_structured(const Arguments& arguments) {
     std::printf("FAILED %s: %s\n", path.c_str(), vocabulary.error().text().c_str());
     return {0, 1};
   }
+  std::map<std::string, structured::SuiteTotals> suites;
   for (const structured::CaseOutcome& o : structured::run_structured_cases(arguments.dir, *vocabulary)) {
     o.passed ? ++totals.passed : ++totals.failed;
+    suites[o.suite].add(o);
     for (const std::string& f : o.failures) std::printf("FAILED %s: %s\n", o.id.c_str(), f.c_str());
   }
+  for (const auto& [name, suite] : suites) std::printf("%s: %s\n", name.c_str(), suite.text().c_str());
   return totals;
 }
 

@@ -163,7 +163,7 @@ void run_schema(const Value& line, const VocabularyRef& vocabulary, const Confor
   const std::string schema = json_of(*line.find("schema"));
   spec.payload = schema;
   const double t0 = cpu_us();
-  auto compiled = compile(vocabulary, spec);
+  auto compiled = compile(vocabulary, spec, options.limits);
   out.compile_ms = (cpu_us() - t0) / 1e3;
   const bool refuse_wanted = text_of(line, "group") == "refuse";
   if (!compiled) {
@@ -192,16 +192,14 @@ void run_schema(const Value& line, const VocabularyRef& vocabulary, const Confor
     const auto tokens = vocabulary->encode_greedy(text, false);
     bool accepted = feeds(m, tokens, *vocabulary, options, valid ? &out : nullptr);
     if (accepted && valid) ++out.valid_in_order;
-    // Members stand in the schema's order as far as the cases' maker could see; those below references and alternatives
-    // may not. Such a text is judged, valid or not, with members in any order.
     if (!accepted && !soft && text.find('{') != std::string::npos) {
       if (any_order == nullptr) {
         spec.options.property_order = PropertyOrder::kAny;
-        if (auto again = compile(vocabulary, spec)) any_order = *again;
+        if (auto again = compile(vocabulary, spec, options.limits)) any_order = *again;
       }
       if (any_order != nullptr) {
         Matcher other(any_order);
-        accepted = feeds(other, tokens, *vocabulary, {false}, nullptr);
+        accepted = feeds(other, tokens, *vocabulary, {false, options.limits}, nullptr);
       }
     }
     if (valid) {
@@ -397,9 +395,11 @@ Expected<ConstraintSpec> spec_of(const Value& line) {
   return spec;
 }
 
-void run_scenario(const Value& line, const VocabularyRef& vocabulary, CaseOutcome& out) {
+void run_scenario(const Value& line, const VocabularyRef& vocabulary, const ConformanceOptions& options,
+                  CaseOutcome& out) {
   auto spec = spec_of(line);
-  auto compiled = spec ? compile(vocabulary, *spec) : Expected<CompiledRef>(std::unexpected(spec.error()));
+  auto compiled =
+      spec ? compile(vocabulary, *spec, options.limits) : Expected<CompiledRef>(std::unexpected(spec.error()));
   if (!compiled) {
     out.refusal = compiled.error().text();
     out.failures.push_back("expected to compile, found " + out.refusal);
@@ -417,6 +417,27 @@ void run_scenario(const Value& line, const VocabularyRef& vocabulary, CaseOutcom
 }
 
 }  // namespace
+
+void SuiteTotals::add(const CaseOutcome& o) {
+  ++cases;
+  passed += o.passed ? 1 : 0;
+  compiled += o.compiled ? 1 : 0;
+  tier1 += o.tier == 1 ? 1 : 0;
+  tier1_compiled += o.tier == 1 && o.compiled ? 1 : 0;
+  valid_accepted += o.valid_accepted;
+  valid_in_order += o.valid_in_order;
+  valid_refused += o.valid_refused;
+  invalid_accepted += o.invalid_accepted;
+  invalid_refused += o.invalid_refused;
+}
+
+std::string SuiteTotals::text() const {
+  return fmt::format(
+      "{} of {} passed, {} compiled (tier 1: {} of {}), valid accepted {} of {} ({} in the schema's order), invalid "
+      "refused {} of {}",
+      passed, cases, compiled, tier1_compiled, tier1, valid_accepted, valid_accepted + valid_refused, valid_in_order,
+      invalid_refused, invalid_refused + invalid_accepted);
+}
 
 std::vector<CaseOutcome> run_structured_file(const std::string& path, const VocabularyRef& vocabulary,
                                              const ConformanceOptions& options) {
@@ -440,7 +461,7 @@ std::vector<CaseOutcome> run_structured_file(const std::string& path, const Voca
       out.suite = text_of(*doc, "suite");
       out.tier = static_cast<int>(number_of(*doc, "tier"));
       if (doc->find("constraint") != nullptr && doc->find("steps") != nullptr) {
-        run_scenario(*doc, vocabulary, out);
+        run_scenario(*doc, vocabulary, options, out);
       } else if (doc->find("schema") != nullptr && doc->find("tests") != nullptr) {
         run_schema(*doc, vocabulary, options, out);
       } else {

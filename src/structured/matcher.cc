@@ -96,8 +96,8 @@ bool Matcher::allowed(TokenId id) const {
 size_t Matcher::accept(std::span<const TokenId> ids) {
   CompiledImpl& c = compiled_->impl();
   const std::lock_guard lock(c.mutex);
-  c.begin_work();
   for (size_t i = 0; i < ids.size(); ++i) {
+    c.begin_work();
     const Entry e = next(history_.back(), ids[i]);
     failed_ = failed_ || c.parser->failed();
     if (e.state == kDeadSet) return i;
@@ -121,9 +121,9 @@ bool Matcher::accept_bytes(std::string_view bytes) {
 size_t Matcher::validate(std::span<const TokenId> ids) const {
   CompiledImpl& c = compiled_->impl();
   const std::lock_guard lock(c.mutex);
-  c.begin_work();
   Entry e = history_.back();
   for (size_t i = 0; i < ids.size(); ++i) {
+    c.begin_work();
     e = next(e, ids[i]);
     if (e.state == kDeadSet) return i;
   }

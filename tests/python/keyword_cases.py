@@ -119,6 +119,7 @@ FORMATS = [
     ("uri", ["http://a.b/c?d#e", "urn:x:y"], ["/a", "a b", "http://a b"]), ("uri-reference", ["/a?b", "#c", ""], ["a b", "\\\\\\\\x"]), ("json-pointer", ["", "/a~1b/~0"], ["a", "/~2"]),
     ("relative-json-pointer", ["0#", "1/a"], ["/a", "01/a", "#"]), ("idn-email", ["ü@bücher.de"], ["ü", "a b@c"]), ("idn-hostname", ["bücher.de"], ["a b", "-a"]),
     ("iri", ["http://bücher.de/é"], ["/é", "http://a b"]), ("iri-reference", ["/é"], ["a b"]), ("uri-template", ["/a/{b}{?c*}"], ["/a/{b"]),
+    ("regex", ["^a{2,3}(?:[^x-z]+)?$", "(?<n>a)\\\\k<n>"], ["(a", "a**", "[z-a]", "\\\\k<n>"]),
 ]
 # Those that only warn.
 ANNOTATED = ["int32", "int64", "float", "double", "byte", "binary", "password", "shoe-size"]

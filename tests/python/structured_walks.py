@@ -351,7 +351,7 @@ class Totals:
 
 def run_schema(walker, totals, name, text, seeds, steps):
     try:
-        constraint = structured.Constraint(walker.vocabulary, "json_schema", text)
+        constraint = structured.Constraint(walker.vocabulary, "json_schema", text, limits={"mask_cpu_ms": 60_000})
     except structured.ConstraintError as error:
         totals.refused[error.code] += 1
         if error.code not in REFUSALS:

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "structured/structured.h"
+#include "support/sanitizers.h"
 
 namespace di::structured::testing {
 
@@ -52,8 +53,15 @@ inline std::string text_of(const std::vector<TokenId>& tokens) {
   return out;
 }
 
+// As by default, but for the time of one mask: these tests run on slow machines and under sanitizers, too.
+inline Limits patient() {
+  Limits limits;
+  limits.mask_cpu_ms = di::test::kPatientMs;
+  return limits;
+}
+
 inline Expected<CompiledRef> compile_spec(ConstraintKind kind, std::string_view payload, SpecOptions options = {},
-                                          bool reasoning = false, const Limits& limits = {}) {
+                                          bool reasoning = false, const Limits& limits = patient()) {
   ConstraintSpec spec;
   spec.kind = kind;
   spec.payload = payload;
@@ -82,7 +90,7 @@ inline bool takes(const CompiledRef& c, std::string_view text) {
   return m.accept(tokens) == tokens.size() && m.accept(kEos) && m.terminated();
 }
 
-inline std::string code_of(ConstraintKind kind, std::string_view payload, const Limits& limits = {}) {
+inline std::string code_of(ConstraintKind kind, std::string_view payload, const Limits& limits = patient()) {
   auto c = compile_spec(kind, payload, {}, false, limits);
   return c ? "compiled" : c.error().code;
 }

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "structured/structured.h"
+#include "support/sanitizers.h"
 
 namespace di::structured {
 namespace {
@@ -76,7 +77,9 @@ CompiledRef compiled(const Case& c) {
   spec.payload = c.payload;
   spec.reasoning = c.reasoning;
   spec.or_tools = c.or_tools;
-  auto made = compile(vocabulary(), spec);
+  Limits limits;
+  limits.mask_cpu_ms = di::test::kPatientMs;
+  auto made = compile(vocabulary(), spec, limits);
   EXPECT_TRUE(made.has_value()) << c.payload << ": " << (made ? "" : made.error().text());
   return made ? *made : nullptr;
 }

@@ -58,6 +58,26 @@ std::string alternatives(size_t lists, size_t n) {
   return out;
 }
 
+// An object of 2 n members, half of which need one of the others.
+std::string dependent(size_t n) {
+  std::string out = R"({"type":"object","additionalProperties":false,"properties":{)" + members(2 * n, "true") +
+                    R"(},"dependentRequired":{)";
+  for (size_t i = 0; i < n; ++i)
+    out += (i > 0 ? ",\"p" : "\"p") + std::to_string(i) + R"(":["p)" + std::to_string(n + i) + "\"]";
+  return out + "}}";
+}
+
+// n members, each with the same 256 alternatives below a bound of its own.
+std::string many_alternatives(size_t n) {
+  std::string out =
+      R"({"$defs":{"a":)" + alternatives(1, 16) + R"(,"b":)" + alternatives(1, 16) + R"(},"properties":{)";
+  for (size_t i = 0; i < n; ++i) {
+    out += (i > 0 ? ",\"p" : "\"p") + std::to_string(i) +
+           R"(":{"allOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"}],"maxProperties":)" + std::to_string(100 + i) + "}";
+  }
+  return out + "}}";
+}
+
 // References that lead through n subschemas without reading anything.
 std::string chain(size_t n) {
   std::string out = R"({"$ref":"#/$defs/0","$defs":{)";
@@ -147,6 +167,9 @@ std::vector<Refusal> refusals() {
        "more than 256 combinations of alternatives"},
       {"alternatives of a complement", K::kJsonSchema, R"({"not":{"anyOf":[)" + alternatives(9, 3) + "]}}", complex,
        "alternatives"},
+      {"triggers", K::kJsonSchema, dependent(13), complex, "\"dependentRequired\": more than 12 triggers"},
+      {"alternatives in all", K::kJsonSchema, many_alternatives(60), complex, "more than 10000 alternatives in all",
+       with([](Limits& l) { l.max_alternatives = 10'000; })},
       {"classes of names", K::kJsonSchema,
        R"({"patternProperties":{"a":{"type":"null"},"b":{"minimum":1},"c":{"minimum":2},"d":{"minimum":3},)"
        R"("e":{"minimum":4},"f":{"minimum":5},"g":{"minimum":6}}})",
@@ -218,7 +241,36 @@ TEST(RefusalCost, TheLimitsThemselvesAreAccepted) {
   EXPECT_EQ(testing::code_of(K::kJsonSchema, R"({"type":"string","minLength":1000000})"), "compiled");
   EXPECT_EQ(testing::code_of(K::kJsonSchema, R"({"type":"integer","multipleOf":10000})"), "compiled");
   EXPECT_EQ(testing::code_of(K::kJsonSchema, R"({"allOf":[)" + alternatives(2, 16) + "]}"), "compiled");
+  EXPECT_EQ(testing::code_of(K::kJsonSchema, dependent(12)), "compiled");
   EXPECT_EQ(testing::code_of(K::kEbnf, "root ::= r{2000}\nr ::= \"a\" r \"b\" | \"c\""), "compiled");
+}
+
+// Numbers of members are counters: 400 members of which 300 are wanted have no states for each pair of place and count.
+TEST(RefusalCost, CountsOfMembersCostNothing) {
+  const std::string both = R"({"type":"object","additionalProperties":false,"minProperties":300,"properties":{)" +
+                           members(400, "{\"const\":1}") + "}}";
+  const auto counted = testing::compiled(ConstraintKind::kJsonSchema, both);
+  ASSERT_NE(counted, nullptr);
+  const auto text = [](size_t from, size_t n) {
+    std::string out;
+    for (size_t i = from; i < from + n; ++i) out += (i > from ? ",\"p" : "{\"p") + std::to_string(i) + "\":1";
+    return out + "}";
+  };
+  EXPECT_TRUE(testing::takes(counted, text(100, 300)));
+  EXPECT_FALSE(testing::takes(counted, text(0, 299)));
+  EXPECT_FALSE(testing::takes(counted, text(101, 299)));
+  EXPECT_LT(counted->memory_bytes(), 16 << 20);
+}
+
+// Twelve triggers at once: each that is there needs what it names, wherever that stands.
+TEST(RefusalCost, TwelveTriggersAreEnforced) {
+  const auto c = testing::compiled(ConstraintKind::kJsonSchema, dependent(12));
+  ASSERT_NE(c, nullptr);
+  EXPECT_TRUE(testing::takes(c, "{}"));
+  EXPECT_TRUE(testing::takes(c, R"({"p0":1,"p11":2,"p12":3,"p23":4})"));
+  EXPECT_TRUE(testing::takes(c, R"({"p12":3,"p23":4})"));
+  EXPECT_FALSE(testing::takes(c, R"({"p0":1,"p11":2,"p12":3})"));
+  EXPECT_FALSE(testing::takes(c, R"({"p0":1,"p11":2,"p23":4})"));
 }
 
 }  // namespace

@@ -180,6 +180,14 @@ TEST(Schema, AnyOrderKeepsRequiredAndUnique) {
   EXPECT_TRUE(takes(c, "{\"a\": 1, \"b\": 2}"));
   EXPECT_FALSE(takes(c, "{\"b\": 1}"));
   EXPECT_FALSE(takes(c, "{\"b\": 1, \"b\": 2}"));
+  // One declared member stands anywhere among the others, too.
+  const auto one = testing::compiled(
+      ConstraintKind::kJsonSchema,
+      R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":{"type":"null"}})",
+      options);
+  EXPECT_TRUE(takes(one, "{\"x\": null, \"a\": 1, \"y\": null}"));
+  EXPECT_FALSE(takes(one, "{\"x\": null}"));
+  EXPECT_FALSE(takes(one, "{\"a\": 1, \"x\": null, \"a\": 1}"));
 }
 
 TEST(Schema, WhitespacePolicies) {

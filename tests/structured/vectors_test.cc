@@ -7,12 +7,19 @@
 
 #include "base/json.h"
 #include "structured/conformance.h"
+#include "support/sanitizers.h"
 
 namespace di::structured {
 namespace {
 
 std::string vectors() {
   return DI_TEST_VECTORS;
+}
+
+Limits patient() {
+  Limits limits;
+  limits.mask_cpu_ms = di::test::kPatientMs;
+  return limits;
 }
 
 const VocabularyRef& deepseek_vocabulary() {
@@ -27,26 +34,6 @@ const VocabularyRef& deepseek_vocabulary() {
   return vocabulary;
 }
 
-struct Totals {
-  int cases = 0, compiled = 0, tier1 = 0, tier1_compiled = 0;
-  int valid_accepted = 0, valid_in_order = 0, valid_refused = 0, invalid_accepted = 0;
-};
-
-Totals sum(const std::vector<CaseOutcome>& outcomes) {
-  Totals t;
-  for (const CaseOutcome& o : outcomes) {
-    ++t.cases;
-    t.compiled += o.compiled ? 1 : 0;
-    t.tier1 += o.tier == 1 ? 1 : 0;
-    t.tier1_compiled += o.tier == 1 && o.compiled ? 1 : 0;
-    t.valid_accepted += o.valid_accepted;
-    t.valid_in_order += o.valid_in_order;
-    t.valid_refused += o.valid_refused;
-    t.invalid_accepted += o.invalid_accepted;
-  }
-  return t;
-}
-
 class Vectors : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -54,7 +41,7 @@ class Vectors : public ::testing::Test {
       GTEST_SKIP() << "no reference vectors at " << vectors() << "/structured";
   }
   static std::vector<CaseOutcome> run(const char* file, bool masks) {
-    return run_structured_file(vectors() + "/structured/" + file, deepseek_vocabulary(), {masks});
+    return run_structured_file(vectors() + "/structured/" + file, deepseek_vocabulary(), {masks, patient()});
   }
   static void all_pass(const char* file) {
     for (const CaseOutcome& o : run(file, true)) {
@@ -76,10 +63,9 @@ TEST_F(Vectors, Hostile) {
 
 TEST_F(Vectors, RealSchemas) {
   const auto outcomes = run("real.jsonl", false);
-  const Totals t = sum(outcomes);
-  std::printf("real: %d of %d compiled, tier 1 %d of %d; valid accepted %d (%d in the schema's order) of %d\n",
-              t.compiled, t.cases, t.tier1_compiled, t.tier1, t.valid_accepted, t.valid_in_order,
-              t.valid_accepted + t.valid_refused);
+  SuiteTotals t;
+  for (const CaseOutcome& o : outcomes) t.add(o);
+  std::printf("real: %s\n", t.text().c_str());
   EXPECT_GE(t.compiled * 10, t.cases * 9);
   EXPECT_EQ(t.tier1_compiled, t.tier1);
   EXPECT_EQ(t.invalid_accepted, 0);
@@ -98,7 +84,7 @@ TEST_F(Vectors, MasksOfRealSchemasEqualBruteForce) {
     const Json c = parse_json(line).value();
     ConstraintSpec spec;
     spec.payload = to_json(*c.find("schema"));
-    const auto compiled = compile(v, spec);
+    const auto compiled = compile(v, spec, patient());
     if (!compiled || c.find("tests")->size() == 0) continue;
     Matcher m(*compiled);
     const auto tokens = v->encode_greedy(c.find("tests")->as_array()[0].find("text")->as_string(), false);

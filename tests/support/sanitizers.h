@@ -15,4 +15,7 @@ inline constexpr bool kSanitized = false;
 // Tokens of the longest prompt that is worth its time.
 inline constexpr int32_t kLongestPrompt = kSanitized ? 320 : 1 << 20;
 
+// Processor time that one piece of work may be given where a limit on it is not what is tested.
+inline constexpr int64_t kPatientMs = 60'000;
+
 }  // namespace di::test

@@ -80,6 +80,7 @@ Result<void> read_limits(const Json& value, Limits& limits) {
     known("mask_cpu_ms", limits.mask_cpu_ms);
     known("max_output_nesting", limits.max_output_nesting);
     known("max_shapes", limits.max_shapes);
+    known("max_alternatives", limits.max_alternatives);
   };
   for (const JsonMember& member : value.as_object()) {
     bool found = false;

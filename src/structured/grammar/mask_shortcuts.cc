@@ -247,8 +247,15 @@ void Parser::walk_difference(const Trie& trie, SetId from, SetId other) {
   path[0] = {from, other};
   for (uint32_t i = 0; i < trie.nodes.size();) {
     const TrieNode& n = trie.nodes[i];
-    const SetId a = step(path[n.depth].first, n.byte);
-    const SetId b = step(path[n.depth].second, n.byte);
+    const auto [from_a, from_b] = path[n.depth];
+    // A set whose bytes are all open has a table; others have no loops worth a look.
+    if (sets_[from_a]->next != nullptr && takes(with_loops(from_a), trie, n)) {
+      if (!takes(with_loops(from_b), trie, n)) draft_.set(trie.below(n));
+      i = n.skip;
+      continue;
+    }
+    const SetId a = step(from_a, n.byte);
+    const SetId b = step(from_b, n.byte);
     if (failed_) return;
     if (a == b || a == kDeadSet) {
       if (a != b) {

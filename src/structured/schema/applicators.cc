@@ -187,6 +187,13 @@ void Schema::apply_if(const Value& node, Lang& lang) {
 void Schema::apply_dependencies(const Value& node, const std::string& key, const Value& value, Lang& lang) {
   visit(node, key);
   if (!value.is_object()) return fail("invalid_json_schema", &node, key, "must be an object");
+  constexpr size_t kMostTriggers = 12;
+  if (value.items.size() > kMostTriggers)
+    return fail("constraint_too_complex", &node, key, fmt::format("more than {} triggers", kMostTriggers));
+  // Each trigger doubles the alternatives. Members in order tell them apart as they come; in any order all of them stay
+  // open at once, which is more than decoding can follow.
+  const bool ordered = options_.property_order == PropertyOrder::kSchema;
+  const size_t most = limits_.max_shapes * (ordered ? size_t{1} << (kMostTriggers - 8) : 1);
   for (size_t i = 0; i < value.items.size() && !failed(); ++i) {
     const Value& then = value.items[i];
     Lang with = everything();
@@ -214,7 +221,7 @@ void Schema::apply_dependencies(const Value& node, const std::string& key, const
     ObjectShape without;
     without.props.push_back({value.keys[i], kNeverExpr});
     with.objects.push_back(std::move(without));
-    intersect(lang, with);
+    intersect(lang, with, most);
   }
 }
 

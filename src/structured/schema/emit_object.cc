@@ -122,8 +122,8 @@ void Emitter::emit_object(RuleId rule, const ObjectShape& s) {
   for (const Property& p : s.props) declared.push_back(p.name);
   const std::vector<NameClass> rest = name_classes(s, declared);
   if (error_) return;
-  if ((options_.property_order == PropertyOrder::kAny || s.any_order) && members.size() <= 4'096 &&
-      members.size() > 1) {
+  const bool any_order = options_.property_order == PropertyOrder::kAny || s.any_order;
+  if (any_order && members.size() <= 4'096 && members.size() + rest.size() > 1) {
     emit_any_order(rule, s, members, rest);
   } else {
     emit_ordered(rule, s, members, rest);

@@ -1,6 +1,7 @@
 #include "structured/schema/format.h"
 
 #include <string>
+#include <vector>
 
 #include "structured/regex/pattern.h"
 
@@ -109,8 +110,7 @@ std::string idn_host() {
   const std::string letters =
       "[\\u00df-\\u00f6\\u00f8-\\u00ff\\u03b1-\\u03c9\\u0430-\\u044f\\u0905-\\u0939\\u3041-\\u3096\\u30a1-"
       "\\u30fa\\u4e00-\\u9fa5\\uac00-\\ud7a3]";
-  const std::string one =
-      "(?:" + host_label() + "|(?:" + letters + "|[a-z0-9]){0,7}" + letters + "(?:" + letters + "|[a-z0-9]){0,7})";
+  const std::string one = "(?:" + host_label() + "|(?:" + letters + "|[a-z0-9]){1,15})";
   return "(?:" + one + "(?:[.\\u3002\\uff0e\\uff61]" + one + "){0,3})";
 }
 
@@ -147,6 +147,8 @@ NodeId regex_format(Arena& a) {
   const NodeId times = a.optional(re("(?:[*+?]|\\{(?:" + bounds + ")\\})\\??"));
   const NodeId simple = a.alt({re(R"([^\\^$.*+?()\[\]{}|])"), re(escape), re(R"(\\c[A-Za-z])"), a.byte('.'), chars});
   NodeId alternatives = kEmptyText;
+  NodeId branch = kEmptyText;
+  NodeId more = kEmptyText;
   for (int depth = 0; depth < 5; ++depth) {
     NodeId piece = a.alt({a.concat(simple, times), a.byte('^'), a.byte('$'), re(R"(\\[bB])")});
     if (depth > 0) {
@@ -154,10 +156,20 @@ NodeId regex_format(Arena& a) {
       piece = a.alt({piece, a.concat({a.byte('('), a.optional(a.literal("?:")), alternatives, close, times}),
                      a.concat({re(R"(\(\?[=!])"), alternatives, close})});
     }
-    const NodeId branch = a.star(piece);
-    alternatives = a.concat(branch, a.star(a.concat(a.byte('|'), branch)));
+    branch = a.star(piece);
+    more = a.star(a.concat(a.byte('|'), branch));
+    alternatives = a.concat(branch, more);
   }
-  return alternatives;
+  // At most one group has a name, so no name comes twice; one of a single letter may be referred to behind it.
+  const auto group = [&](NodeId name) {
+    return a.concat({a.literal("(?<"), name, a.byte('>'), alternatives, a.byte(')'), times, branch});
+  };
+  std::vector<NodeId> rest{more, group(re("[A-Za-z_$][A-Za-z0-9_$]*"))};
+  for (char c = 'a'; c <= 'z'; ++c) {
+    const NodeId reference = a.concat(a.literal(std::string("\\k<") + c + '>'), times);
+    rest.push_back(a.concat({group(a.byte(static_cast<uint8_t>(c))), reference, branch}));
+  }
+  return a.concat(branch, a.alt(std::move(rest)));
 }
 
 std::optional<std::string> pattern_of(std::string_view name) {

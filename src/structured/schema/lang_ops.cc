@@ -151,7 +151,8 @@ ObjectShape Schema::meet(const ObjectShape& a, const ObjectShape& b) {
   return out;
 }
 
-void Schema::intersect(Lang& a, const Lang& b) {
+void Schema::intersect(Lang& a, const Lang& b, size_t most) {
+  if (most == 0) most = limits_.max_shapes;
   a.null = a.null && b.null;
   a.bools = a.bools & b.bools;
   std::vector<NumberPart> numbers;
@@ -166,10 +167,9 @@ void Schema::intersect(Lang& a, const Lang& b) {
   }
   a.numbers = std::move(numbers);
   a.string = arena_.both(a.string, b.string);
-  if (a.arrays.size() * b.arrays.size() > limits_.max_shapes ||
-      a.objects.size() * b.objects.size() > limits_.max_shapes) {
+  if (a.arrays.size() * b.arrays.size() > most || a.objects.size() * b.objects.size() > most) {
     fail("constraint_too_complex", nullptr, "allOf",
-         "more than " + std::to_string(limits_.max_shapes) + " combinations of alternatives");
+         "more than " + std::to_string(most) + " combinations of alternatives");
     a = Lang{};
     return;
   }
@@ -184,6 +184,7 @@ void Schema::intersect(Lang& a, const Lang& b) {
   std::vector<ObjectShape> objects;
   for (const ObjectShape& x : a.objects) {
     for (const ObjectShape& y : b.objects) {
+      if (!arena_.budget().step()) return;
       ObjectShape s = x == ObjectShape{} ? y : y == ObjectShape{} ? x : meet(x, y);
       if (!shape_empty(s, 0)) add_distinct(objects, std::move(s));
     }

@@ -85,9 +85,9 @@ Lang Schema::read(const Value& node) {
   }
   if (!failed()) apply_if(node, lang);
   if (!failed()) apply_unevaluated(node, lang);
-  constexpr uint64_t kMostShapes = 400'000;
-  if (total_shapes_ > kMostShapes)
-    fail("constraint_too_complex", &node, "", fmt::format("more than {} alternatives in all", kMostShapes));
+  if (total_shapes_ > limits_.max_alternatives)
+    fail("constraint_too_complex", &node, "",
+         fmt::format("more than {} alternatives in all", limits_.max_alternatives));
   return lang;
 }
 

@@ -98,7 +98,8 @@ class Schema {
   // lang_ops.cc
   Lang everything();
   Lang of_constant(const Value& value);
-  void intersect(Lang& a, const Lang& b);
+  // most: alternatives of arrays, and of objects, that may come of it; 0: Limits::max_shapes.
+  void intersect(Lang& a, const Lang& b, size_t most = 0);
   void unite(Lang& a, const Lang& b);
   // Names: properties whose presence may be used to violate it.
   Lang complement(const Lang& a, const std::vector<std::string>& names);
