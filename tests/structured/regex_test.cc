@@ -45,6 +45,12 @@ TEST_F(Patterns, SearchMatchesAnywhere) {
                                           {"x{,3}", {"x{,3}"}, {"xxx"}},
                                           {"^[\\w-.]+$", {"a-b.c"}, {"a b"}},
                                           {"(?<=a)b", {"ab", "xab"}, {"b", "cb"}},
+                                          {"(?<!a)^x", {"x", "xa"}, {"", "ax"}},
+                                          {"(?<=^a)b", {"ab", "abc"}, {"b", "xab"}},
+                                          {"(?<!^a)b", {"b", "xab", "bab"}, {"ab", "a"}},
+                                          {"(?<=a|^)b", {"b", "xab"}, {"xb"}},
+                                          {"(?:(?<!a))*b", {"ab", "b"}, {"a"}},
+                                          {"(?:(?<!a))+b", {"cb", "b"}, {"ab"}},
                                           {"(?i)^abc$", {"ABC", "aBc"}, {"abd"}},
                                           {"^[[:digit:]]+$", {"12"}, {"a"}}}) {
     check(PatternUse::kSearch, c);

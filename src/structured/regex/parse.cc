@@ -157,7 +157,8 @@ class Parser {
         ++at_;
         Group top = std::move(groups_.back());
         groups_.pop_back();
-        return push(close(top));
+        const bool plain_group = top.look == SyntaxKind::kConcat;
+        return push(close(top), plain_group);
       }
       case '|':
         ++at_;
@@ -203,23 +204,27 @@ class Parser {
     return push(add(std::move(n)));
   }
 
-  Done push(uint32_t item) {
+  // group: the item stood in parentheses of its own, so that even an assertion may be repeated.
+  Done push(uint32_t item, bool group = false) {
     uint32_t min = 0;
     uint32_t max = kNoLimit;
     const size_t from = at_;
     const auto q = quantifier(min, max);
     if (!q) return std::unexpected(q.error());
     if (*q) {
-      if (tree_.nodes[item].kind == SyntaxKind::kLookBehind) {
+      const bool behind_only = tree_.nodes[item].kind == SyntaxKind::kLookBehind;
+      if (behind_only && !group) {
         at_ = from;
         return bad("nothing to repeat");
       }
-      Syntax n;
-      n.kind = SyntaxKind::kRepeat;
-      n.min = min;
-      n.max = max;
-      n.kids = {item};
-      item = add(std::move(n));
+      if (!behind_only || min == 0 || max == 0) {  // an assertion that holds once holds again
+        Syntax n;
+        n.kind = behind_only ? SyntaxKind::kEmpty : SyntaxKind::kRepeat;
+        n.min = min;
+        n.max = max;
+        if (!behind_only) n.kids = {item};
+        item = add(std::move(n));
+      }
       const size_t behind = at_;
       uint32_t again = 0;
       const auto second = quantifier(again, again);

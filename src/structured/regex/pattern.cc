@@ -69,14 +69,22 @@ class Lowering {
     const Syntax& root = at(tree_.root);
     const uint32_t first = root.kind == SyntaxKind::kConcat ? root.kids[0] : tree_.root;
     if (at(first).kind != SyntaxKind::kLookBehind) return unsupported("a look-behind that is not at the start");
-    NodeId rest = any;
-    for (size_t i = root.kids.size(); root.kind == SyntaxKind::kConcat && i > 1; --i) {
-      if (holds(root.kids[i - 1], SyntaxKind::kLookBehind)) return unsupported("a second look-behind");
-      rest = lower(root.kids[i - 1], rest, Before::kUnknown);
+    const uint32_t looked = at(first).kids[0];
+    for (const SyntaxKind k : {SyntaxKind::kTextEnd, SyntaxKind::kWordBorder, SyntaxKind::kLookAhead}) {
+      if (holds(looked, k)) return unsupported("an assertion about what follows within a look-behind");
     }
-    NodeId before = arena_.concat(any, lower(at(first).kids[0], kEmptyText, Before::kUnknown));
+    std::vector<uint32_t> behind;
+    if (first != tree_.root) behind.assign(root.kids.begin() + 1, root.kids.end());
+    for (const uint32_t kid : behind) {
+      if (holds(kid, SyntaxKind::kLookBehind)) return unsupported("a second look-behind");
+    }
+    // At the start of the text nothing is before; elsewhere at least one character is.
+    const NodeId some = arena_.concat(arena_.any_char(), any);
+    NodeId before = arena_.alt(lower(looked, kEmptyText, Before::kStart),
+                               arena_.concat(some, lower(looked, kEmptyText, Before::kUnknown)));
     if (at(first).negated) before = arena_.other_text(before);
-    return arena_.concat(before, rest);
+    const NodeId at_start = arena_.nullable(before) ? lower_concat(behind, any, Before::kStart) : kNothing;
+    return arena_.alt(at_start, arena_.concat(arena_.both(before, some), lower_concat(behind, any, Before::kUnknown)));
   }
 
   NodeId unsupported(std::string_view what) {
