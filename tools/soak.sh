@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make soak`: what takes too long for ./test. Each fuzzer for DEEPINFER_SOAK_SECONDS (600) seconds from its stored inputs, then
 # faults that tests must notice, the Python package installed by pip and tested, walks through masks against an independent validator, answers
-# under a schema, the C++ tests labelled slow under the address sanitizer.
+# under a schema, mixed traffic over HTTP, the C++ tests labelled slow under the address sanitizer.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -28,6 +28,8 @@ PYTHONPATH=build/soak/python .venv/bin/python tests/python/structured_walks.py -
 echo "== 1,000 answers under a schema, with speculation and without"
 tools/build.sh release deepinfer
 .venv/bin/python bench/structured/answers.py --requests 1000 --rounds 0
+echo "== mixed traffic, and SIGTERM in the middle"
+DEEPINFER_SOAK_SECONDS=$seconds .venv/bin/python -m pytest -p no:cacheprovider -q -s tests/e2e/test_traffic.py
 tools/build.sh asan all
 DEEPINFER_SOAK=1 build/asan/codec_tests
 DEEPINFER_SOAK=1 build/asan/structured_tests --gtest_filter='Masks.*'

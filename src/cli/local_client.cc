@@ -30,6 +30,7 @@ class WholeExchange final : public server::Exchange {
       : request_(std::move(request)), done_(std::move(done)) {}
   const server::HttpRequest& request() const override { return request_; }
   void replace_body(std::string body) override { request_.body = std::move(body); }
+  void rename(std::string id) override { request_.id = std::move(id); }
   void reply(server::HttpResponse response) override { finish(response.status, std::move(response.body)); }
   void begin_stream(server::HttpResponse response, std::string) override {
     const std::lock_guard lock(mutex_);
@@ -62,6 +63,7 @@ class StreamExchange final : public server::Exchange {
   explicit StreamExchange(server::HttpRequest request) : request_(std::move(request)) {}
   const server::HttpRequest& request() const override { return request_; }
   void replace_body(std::string body) override { request_.body = std::move(body); }
+  void rename(std::string id) override { request_.id = std::move(id); }
   void reply(server::HttpResponse response) override {
     queue_.push(std::move(response.body));
     queue_.close();

@@ -274,8 +274,31 @@ void add_api_options(CLI::App& app, ServeOptions& o) {
   app.add_flag("--nonstream-keep-alive", s.nonstream_keep_alive,
                "Send blank lines before an answer in one piece (the status is 200 from the start)");
   app.add_flag("--usage-details", s.usage_details, "The usage of an answer tells how many drafts it took");
+  app.add_flag("--reasoning-alias", s.reasoning_alias,
+               "Chat answers have `reasoning` beside `reasoning_content`, with the same text");
+  app.add_flag(
+      "--stream-obfuscation", s.stream_obfuscation,
+      "Pad the deltas of Chat and Responses streams with a random `obfuscation`, also where nobody asks for it");
   app.add_option("--stream-interval", s.stream_interval, "Tokens that are sent together in a stream")
       ->check(CLI::PositiveNumber);
+  app.add_option("--stream-interval-ms", s.stream_interval_ms,
+                 "Milliseconds that the tokens of a stream wait for each other (0: none)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag(
+      "--early-headers,!--no-early-headers", s.early_headers,
+      "Streams begin when the request is in the queue (on); off: with the first token, so that what goes wrong "
+      "before has its own status");
+  app.add_flag("--queue-while-loading", s.queue_while_loading,
+               "Requests wait for the model while it loads, instead of being refused");
+  app.add_flag("--enforce-thinking-budget", s.enforce_thinking_budget,
+               "`budget_tokens` of `thinking` ends the thinking; else it is read and not used");
+  app.add_option("--diag-responses", s.diag_responses,
+                 "Prompts of Responses that later ones may be compared with (prompt_cache_diagnostics); 0: none")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--log-requests", s.log_requests,
+                 "Write the bodies of requests to this file, one a line; beyond 64 MiB it becomes FILE.1")
+      ->type_name("FILE");
+  app.add_flag("--metrics-tenant", s.metrics_tenant, "Series of requests and tokens by tenant among the metrics");
   app.add_option("--responses-store", s.responses_store, "Responses kept for previous_response_id; 0: none")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--exact-replay-memory", s.exact_replay_bytes,
@@ -361,7 +384,9 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   add_ignored_options(app);
   add_model_folder(app, o.model.folder, false);
   app.add_option("--host", o.server.host, "Address to listen on")->capture_default_str();
-  app.add_option("--port", o.server.port, "Port to listen on; 0: any free one")->capture_default_str();
+  app.add_option("--port", o.server.port, "Port to listen on; 0: any free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
   app.add_option("--uds", o.server.uds, "Unix socket to listen on, instead of host and port")->type_name("PATH");
   app.add_option("--admin-port", o.server.admin_port,
                  "Port of its own for administration, metrics and the web page, which the other then does not have");
@@ -779,6 +804,7 @@ int main_program(int argc, char** argv) {
     for (const std::string& argument : root.remaining(true)) {
       if (const std::string near = nearest_name(root, argument); !near.empty()) hint += " Did you mean " + near + "?";
     }
+    if (hint.empty() && dynamic_cast<const CLI::RequiredError*>(&e) != nullptr) hint = " (--help lists what there is)";
     std::fprintf(stderr, "deepinfer: %s%s\n", e.what(), hint.c_str());
     return kUsage;
   }

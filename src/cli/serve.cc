@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "cli/local_model.h"
+#include "cli/service_manager.h"
 
 namespace di::cli {
 namespace {
@@ -99,12 +100,13 @@ std::string under_way(const server::App& app, const server::HttpServer& http) {
 // leaves at once. A first signal on top of /admin/drain (a service manager's, after its stop hook) only ends the pause
 // before new requests are refused. False: called off by /admin/undrain.
 bool drain(server::App& app, server::HttpServer& http, Signals& signals, const server::ServerConfig& config,
-           const Clock& clock, const std::atomic<bool>& wanted, bool signalled) {
+           const Clock& clock, const std::atomic<bool>& wanted, bool signalled, ServiceManager& manager) {
   DI_LOG(kInfo, "draining: {}", under_way(app, http));
   signalled ? app.end_for_good() : app.announce_drain();
   bool heard = signalled && wanted.load();  // a signal after the drain was asked for
   const auto pause = [&](int64_t ms) {
-    const int number = signals.wait(static_cast<int>(ms));
+    manager.alive(clock);
+    const int number = signals.wait(manager.pause_ms(static_cast<int>(ms)));
     if (number == 0) return;
     if (signalled) leave_now(number);
     signalled = heard = true;
@@ -226,13 +228,20 @@ class StatusLine {
 // Waits for signals and drain requests, until it is over.
 void run_until_drained(server::App& app, server::HttpServer& http, Signals& signals, std::atomic<bool>& drain_wanted,
                        int signal_number, const Clock& clock) {
+  ServiceManager manager;
   StatusLine status;
+  manager.tell("READY=1");
+  int64_t logged_ns = clock.now_ns();
   for (;;) {
     while (signal_number == 0 && !drain_wanted.load()) {
-      signal_number = signals.wait(StatusLine::kEveryMs);
+      if (server::is_alive(app)) manager.alive(clock);
+      signal_number = signals.wait(manager.pause_ms(StatusLine::kEveryMs));
+      if (clock.now_ns() - logged_ns < StatusLine::kEveryMs * kNsPerMs) continue;
+      logged_ns = clock.now_ns();
       if (log_enabled(LogLevel::kInfo, log_room(__FILE__))) status.log(app);
     }
-    if (drain(app, http, signals, app.config(), clock, drain_wanted, signal_number != 0)) return;
+    if (signal_number != 0) manager.tell("STOPPING=1");
+    if (drain(app, http, signals, app.config(), clock, drain_wanted, signal_number != 0, manager)) return;
     DI_LOG(kInfo, "not draining any more");
     app.undo_drain();
     signal_number = 0;
@@ -301,6 +310,7 @@ int serve(const ServeOptions& options) {
   int signal_number = signals.wait(-1);
   if (signal_number != 0 && !loaded.load()) {
     DI_LOG(kInfo, "stopped while loading");
+    if (app.refuse_held()) http.wait_until_idle(1000);
     std::_Exit(kOk);  // the loader cannot be interrupted
   }
   loader.join();

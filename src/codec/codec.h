@@ -134,6 +134,9 @@ struct ResponsesEcho {
   std::optional<std::vector<std::pair<std::string, std::pair<std::string, std::string>>>> namespaces;
   std::vector<std::string> custom_tools;
   bool client_tool_search = false;
+  // Members of the response that repeat the request or what a server knows of it, instead of their defaults (extended
+  // policy): metadata, previous_response_id, store and the like. An object.
+  Json repeated = Json(Json::Object{});
 };
 
 struct ConvertedRequest {
@@ -198,6 +201,8 @@ struct ResponseInfo {
   uint32_t choice_index = 0;             // Chat, n > 1
   bool deltas = true;                    // false: no stream events are made, only body()
   bool extra_members = false;            // members beside the official ones: those of server.md §4.2, §6, §7
+  bool reasoning_alias = false;          // Chat: `reasoning` beside `reasoning_content`, with the same text
+  bool tokens_as_ids = false;            // tokens of log probabilities are `token_id:N`, not their text
   uint64_t tool_id_seed = 0;             // 0: seeded from the system
 };
 

@@ -46,8 +46,13 @@ struct SamplingParams {
   std::vector<int32_t> allowed_token_ids;  // empty: all
   std::vector<std::vector<int32_t>>
       bad_words;  // token sequences; the last token is ruled out where the others precede it
+  // Tokens of thinking after which think_end is the only choice, for outputs that begin inside thinking; -1: any
+  // number.
+  int64_t thinking_budget = -1;
+  int32_t think_end = -1;  // the token that ends it
   bool logprobs = false;
-  int32_t top_logprobs = 0;  // [0, 1000]
+  int32_t top_logprobs = 0;                // [0, 1000]
+  std::vector<int32_t> logprob_token_ids;  // with logprobs: these have their place after the best, once each
 };
 
 // Classes of traffic, most urgent first (engine.md §3.6): chat, agent, batch of server.md §4.1; `pin` counts as agent.
@@ -101,7 +106,7 @@ struct TokenLogprob {
 struct OutputToken {
   int32_t token = 0;
   float logprob = 0;  // natural log, after temperature, top-p and top-k; -9999 for pruned tokens. With logprobs only
-  std::vector<TokenLogprob> top;  // descending, top_logprobs of them
+  std::vector<TokenLogprob> top;  // descending, top_logprobs of them; then logprob_token_ids that are not among them
 };
 
 // When the stages of a request were reached, on the engine's clock; 0: never.

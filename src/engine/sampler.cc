@@ -54,6 +54,11 @@ bool ends_with(std::span<const int32_t> tokens, std::span<const int32_t> tail) {
 
 }  // namespace
 
+bool thinks_too_long(const SamplingParams& p, std::span<const int32_t> output) {
+  return p.thinking_budget >= 0 && static_cast<int64_t>(output.size()) >= p.thinking_budget &&
+         std::find(output.begin(), output.end(), p.think_end) == output.end();
+}
+
 Result<void> check_sampling(const SamplingParams& p, int32_t vocab_size) {
   DI_TRY(check_range("temperature", p.temperature, p.temperature >= 0 && std::isfinite(p.temperature), "[0, inf)"));
   DI_TRY(check_range("top_p", p.top_p, p.top_p > 0 && p.top_p <= 1, "(0, 1.0]"));
@@ -70,7 +75,10 @@ Result<void> check_sampling(const SamplingParams& p, int32_t vocab_size) {
     }
     DI_TRY(check_range("logit_bias", static_cast<double>(bias), std::abs(bias) <= 100, "[-100, 100]"));
   }
+  if (p.thinking_budget >= 0 && (p.think_end < 0 || p.think_end >= vocab_size))
+    return fail(Errc::kInvalidRequest, "think_end is {}, token ids are 0 to {}", p.think_end, vocab_size - 1);
   DI_TRY(check_ids(p.allowed_token_ids, vocab_size, "allowed_token_ids"));
+  DI_TRY(check_ids(p.logprob_token_ids, vocab_size, "logprob_token_ids"));
   for (const std::vector<int32_t>& word : p.bad_words) {
     if (word.empty()) return fail(Errc::kInvalidRequest, "bad_words holds an empty word");
     DI_TRY(check_ids(word, vocab_size, "bad_words"));
@@ -96,6 +104,10 @@ void apply_processors(std::span<float> logits, const SamplingParams& params, std
     if (ends_with(tokens, before)) logits[static_cast<size_t>(word.back())] = kMinusInfinity;
   }
   for (const int32_t token : ruled_out) logits[static_cast<size_t>(token)] = kMinusInfinity;
+  if (thinks_too_long(params, tokens.subspan(static_cast<size_t>(prompt_tokens)))) {
+    std::fill(logits.begin(), logits.end(), kMinusInfinity);
+    logits[static_cast<size_t>(params.think_end)] = 0;
+  }
 }
 
 // p = softmax(logits/T). Ranked by p descending, ties by lower id: ids whose exclusive prefix sum exceeds top_p are
@@ -222,7 +234,7 @@ std::optional<OutputToken> Sampler::sample(std::span<const float> logits, const 
   if (!greedy) out.token = draw(counter_uniform(params.seed, position, DrawKind::kSample));
   if (!params.logprobs) return out;
 
-  describe(out, params.top_logprobs, logits.size());
+  describe(out, params.top_logprobs, logits.size(), params.logprob_token_ids);
   return out;
 }
 
@@ -234,13 +246,15 @@ OutputToken Sampler::score(std::span<const float> logits, int32_t token, int32_t
   return out;
 }
 
-// Log-probability of out.token and the `top` best, from the survivors.
-void Sampler::describe(OutputToken& out, int32_t top, size_t vocab) {
-  const auto it = std::lower_bound(kept_.begin(), kept_.end(), out.token);
-  const bool kept = it != kept_.end() && *it == out.token;
-  out.logprob = kept ? std::max(kPrunedLogprob, logprobs_[static_cast<size_t>(it - kept_.begin())]) : kPrunedLogprob;
-  if (top <= 0) return;
-  const size_t n = std::min(static_cast<size_t>(top), vocab);
+float Sampler::logprob_of(int32_t token) const {
+  const auto it = std::lower_bound(kept_.begin(), kept_.end(), token);
+  const bool kept = it != kept_.end() && *it == token;
+  return kept ? std::max(kPrunedLogprob, logprobs_[static_cast<size_t>(it - kept_.begin())]) : kPrunedLogprob;
+}
+
+void Sampler::describe(OutputToken& out, int32_t top, size_t vocab, std::span<const int32_t> also) {
+  out.logprob = logprob_of(out.token);
+  const size_t n = std::min(static_cast<size_t>(std::max(top, 0)), vocab);
   order_.resize(kept_.size());
   std::iota(order_.begin(), order_.end(), 0);
   const size_t ranked = std::min(n, kept_.size());
@@ -257,6 +271,10 @@ void Sampler::describe(OutputToken& out, int32_t top, size_t vocab) {
   // Fewer survivors than asked for: pruned ids, lowest first, fill the list.
   for (int32_t id = 0; out.top.size() < n; ++id) {
     if (!std::binary_search(kept_.begin(), kept_.end(), id)) out.top.push_back({id, kPrunedLogprob});
+  }
+  for (const int32_t id : also) {
+    if (std::none_of(out.top.begin(), out.top.end(), [&](const TokenLogprob& one) { return one.token == id; }))
+      out.top.push_back({id, logprob_of(id)});
   }
 }
 

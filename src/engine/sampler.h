@@ -19,10 +19,14 @@ inline constexpr float kPrunedLogprob = -9999.0F;
 Result<void> check_sampling(const SamplingParams& params, int32_t vocab_size);
 
 // What a row's logits are changed by before the transforms of Sampler::sample (engine.md §5.5), in order: repetition,
-// frequency and presence penalties, bias, allowed ids, bad words, and the tokens that are ruled out (min_tokens).
+// frequency and presence penalties, bias, allowed ids, bad words, the tokens that are ruled out (min_tokens), and the
+// end of thinking where its budget is used up.
 // tokens = prompt and output so far; the output starts at prompt_tokens.
 void apply_processors(std::span<float> logits, const SamplingParams& params, std::span<const int32_t> tokens,
                       int32_t prompt_tokens, std::span<const int32_t> ruled_out);
+
+// The output has used its thinking budget up and still thinks.
+bool thinks_too_long(const SamplingParams& params, std::span<const int32_t> output);
 
 // temperature > 0, top_p in (0, 1], top_k -1 or >= 1, min_p in [0, 1].
 struct Transforms {
@@ -48,12 +52,13 @@ class Sampler {
   std::span<const float> survivor_logprobs() const { return logprobs_; }
   // The transforms alone, without the rule for greedy rows. False when no finite logit is left or one is NaN.
   bool transform(std::span<const float> logits, const Transforms& transforms);
-  // Fills in the log-probability of out.token and the `top` best, from survivors(). vocab: ids there are.
-  void describe(OutputToken& out, int32_t top, size_t vocab);
+  // Fills in the log-probability of out.token, the `top` best and `also`, from survivors(). vocab: ids there are.
+  void describe(OutputToken& out, int32_t top, size_t vocab, std::span<const int32_t> also = {});
   // Draws from survivors(): the first id whose cumulated probability exceeds u times the total.
   int32_t draw(double u) const;
 
  private:
+  float logprob_of(int32_t token) const;
   void keep_ranked(double top_p, int64_t top_k, double total);
   void keep_min_p(double min_p);
 

@@ -1,6 +1,7 @@
 #include "server/answer_job.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/log.h"
@@ -91,7 +92,7 @@ void AnswerJob::start(std::vector<engine::GenerateRequest> prompts) {
     engine_ids_ = std::move(ids);
   }
   app_.add_job(self);  // first: a client that sees the head of its stream may cancel it
-  begin();
+  if (app_.config().early_headers || !streaming()) begin();
   {
     const std::lock_guard lock(mutex_);
     ready_ = true;
@@ -102,8 +103,10 @@ void AnswerJob::start(std::vector<engine::GenerateRequest> prompts) {
   });
 }
 
-// The request is in the queue: a stream's head and first event go out now, so that the client knows.
+// A stream's head and first event: with the request's place in the queue, so that the client knows, or with its first
+// token, so that everything that goes wrong before has a status of its own.
 void AnswerJob::begin() {
+  begun_ = true;
   if (streaming()) {
     HttpResponse head;
     head.content_type = "text/event-stream; charset=utf-8";
@@ -137,11 +140,21 @@ void AnswerJob::deliver(std::size_t prompt, engine::Output output) {
   const bool last = output.finish != engine::FinishReason::kNone;
   held_tokens_ += static_cast<int64_t>(output.tokens.size());
   inbox_.push_back({prompt, std::move(output)});
-  // With an interval, tokens after the first wait until there are enough of them.
-  if (!last && started_ && held_tokens_ < app_.config().stream_interval) return;
+  if (!last && started_ && must_wait()) return;
   started_ = true;
   held_tokens_ = 0;
   if (ready_) schedule_locked();
+}
+
+// With an interval, tokens after the first wait until there are enough of them or the time is over.
+bool AnswerJob::must_wait() {
+  const ServerConfig& config = app_.config();
+  if (config.stream_interval_ms == 0) return held_tokens_ < config.stream_interval;
+  if (config.stream_interval > 1 && held_tokens_ >= config.stream_interval) return false;
+  const int64_t now = app_.clock().now_ns();
+  if (now - passed_on_ns_ < config.stream_interval_ms * kNsPerMs) return true;
+  passed_on_ns_ = now;
+  return false;
 }
 
 void AnswerJob::schedule_locked() {
@@ -194,6 +207,7 @@ void AnswerJob::pump() {
     deliveries.swap(inbox_);
     aborted.swap(abort_);
   }
+  if (app_.config().stream_interval > 1 || app_.config().stream_interval_ms > 0) join(deliveries);
   try {
     for (Delivery& delivery : deliveries) {
       if (!done_) take(delivery);
@@ -208,6 +222,29 @@ void AnswerJob::pump() {
   const std::lock_guard lock(mutex_);
   scheduled_ = false;
   if (!inbox_.empty() || abort_) schedule_locked();
+}
+
+// What waited for each other goes out together: one delivery for each choice.
+void AnswerJob::join(std::vector<Delivery>& deliveries) {
+  std::vector<Delivery> out;
+  for (Delivery& next : deliveries) {
+    const auto same = std::find_if(out.begin(), out.end(), [&](const Delivery& one) {
+      return one.prompt == next.prompt && one.output.choice == next.output.choice;
+    });
+    if (same == out.end()) {
+      out.push_back(std::move(next));
+      continue;
+    }
+    engine::Output& first = same->output;
+    std::vector<engine::OutputToken> tokens = std::move(first.tokens);
+    tokens.insert(tokens.end(), std::make_move_iterator(next.output.tokens.begin()),
+                  std::make_move_iterator(next.output.tokens.end()));
+    auto prompt_logprobs = std::move(first.prompt_logprobs);  // in the first of a choice only
+    first = std::move(next.output);
+    first.tokens = std::move(tokens);
+    if (first.prompt_logprobs.empty()) first.prompt_logprobs = std::move(prompt_logprobs);
+  }
+  deliveries.swap(out);
 }
 
 void AnswerJob::take(Delivery& delivery) {
@@ -226,6 +263,9 @@ void AnswerJob::take(Delivery& delivery) {
     }
   }
   if (choice.finished) return;
+  const bool answers = !output.tokens.empty() ||
+                       (output.finish != engine::FinishReason::kNone && output.finish != engine::FinishReason::kError);
+  if (answers && !begun_) begin();
   choice.drafts = {static_cast<uint64_t>(output.drafts_verified), static_cast<uint64_t>(output.drafts_accepted)};
   if (choice.tokens == 0 && output.choice == 0 && !output.tokens.empty()) {
     cached_tokens_ += output.cached_tokens;
@@ -334,7 +374,7 @@ void AnswerJob::fail(const ApiFailure& failure) {
   const std::string_view code = failure.code.empty() ? default_code(failure.kind) : std::string_view(failure.code);
   const ErrorFamily family = error_family(exchange_->request().path);
   app_.metrics().error(code);
-  const bool begun = streaming() || whole_body_begun_;
+  const bool begun = (streaming() && begun_) || whole_body_begun_;
   report("error", begun ? 200 : http_status(failure.kind, family), code);
   if (!begun) {
     exchange_->reply(error_response(failure, family, exchange_->request().id));

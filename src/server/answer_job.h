@@ -81,9 +81,11 @@ class AnswerJob : public Job, public std::enable_shared_from_this<AnswerJob> {
   };
 
   void deliver(std::size_t prompt, engine::Output output);
+  bool must_wait();
   void schedule_locked();
   void pump();
   void begin();
+  static void join(std::vector<Delivery>& deliveries);
   void take(Delivery& delivery);
   void finish_choice(std::size_t index, ChoiceEnd end, const engine::Output& output);
   void complete();
@@ -102,17 +104,19 @@ class AnswerJob : public Job, public std::enable_shared_from_this<AnswerJob> {
   std::vector<Delivery> inbox_;
   std::optional<ApiFailure> abort_;
   std::vector<engine::RequestId> engine_ids_;
-  int64_t held_tokens_ = 0;  // in inbox_, waiting for the stream interval
-  bool started_ = false;     // a token was passed on
-  bool ready_ = false;       // submitted: tasks may run
-  bool scheduled_ = false;   // a task is queued or running
-  bool gone_ = false;        // the client went away or does not read
-  bool cancelled_ = false;   // by the API
-  bool aborted_ = false;     // counted as such
+  int64_t held_tokens_ = 0;   // in inbox_, waiting for the stream interval
+  int64_t passed_on_ns_ = 0;  // when a token was last passed on; with an interval in milliseconds
+  bool started_ = false;      // a token was passed on
+  bool ready_ = false;        // submitted: tasks may run
+  bool scheduled_ = false;    // a task is queued or running
+  bool gone_ = false;         // the client went away or does not read
+  bool cancelled_ = false;    // by the API
+  bool aborted_ = false;      // counted as such
 
   // Of the running task.
   std::vector<Choice> choices_;
   bool done_ = false;
+  bool begun_ = false;             // begin() was called
   bool whole_body_begun_ = false;  // keep-alive of an answer in one piece: status 200 has gone out
   bool writable_ = true;           // the client is there and takes what it is sent
   std::size_t open_choices_ = 0;

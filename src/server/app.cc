@@ -15,6 +15,9 @@ namespace di::server {
 
 namespace {
 
+// Requests that may wait for the model.
+constexpr std::size_t kMaxHeld = 4096;
+
 // One line per request, without a word of it.
 void log_access(const RequestRecord& r, int64_t first_token_ns, double tpot_s) {
   const auto ms = [](int64_t from, int64_t to) { return static_cast<double>(to - from) * 1e-6; };
@@ -74,6 +77,7 @@ App::App(const ServerConfig& config, const Clock& clock)
       metrics_(config.served_model_names.at(0)),
       timelines_(clock),
       responses_(config.responses_store),
+      prompts_(config.diag_responses),
       files_(config.files_store),
       workers_(std::make_unique<Workers>(config.worker_threads)),
       media_(std::make_unique<Media>(media_options(config), files_, clock)),
@@ -90,6 +94,14 @@ App::App(const ServerConfig& config, const Clock& clock)
   }
   auth_ = std::move(*auth);
   metrics_.watch(media_->cache());
+  if (!config.log_requests.empty()) {
+    Result<std::unique_ptr<RequestLog>> log = RequestLog::open(config.log_requests);
+    if (!log) {
+      config_error_ = log.error();
+      return;
+    }
+    request_log_ = std::move(*log);
+  }
   if (config.otlp.endpoint.empty()) return;
   Result<std::unique_ptr<OtlpExporter>> traces = OtlpExporter::create(config.otlp, clock);
   if (!traces) {
@@ -146,8 +158,14 @@ void App::set_ready(Service service) {
   if (service_.constraints != nullptr) metrics_.watch(*service_.constraints);
   set_progress(1.0, "ready");
   loaded_.store(true);
-  Phase expected = Phase::kLoading;  // a drain that came first stays
-  phase_.compare_exchange_strong(expected, Phase::kReady);
+  std::vector<std::pair<const Route*, ExchangeRef>> held;
+  {
+    const std::lock_guard lock(mutex_);
+    Phase expected = Phase::kLoading;  // a drain that came first stays
+    phase_.compare_exchange_strong(expected, Phase::kReady);
+    held.swap(held_);
+  }
+  for (const auto& [route, exchange] : held) run(*route, exchange);
 }
 
 const Service* App::service() const {
@@ -333,14 +351,41 @@ void App::handle(const ExchangeRef& exchange, Door door) {
     route.handler(*this, exchange);
     return;
   }
+  if (!hold(route, exchange)) run(route, exchange);
+}
+
+void App::run(const Route& route, const ExchangeRef& exchange) {
   workers_->post([this, &route, exchange] {
     try {
-      if (unpack_body(*exchange)) route.handler(*this, exchange);
+      if (!unpack_body(*exchange)) return;
+      const HttpRequest& request = exchange->request();
+      if (request_log_ != nullptr && route.limited && route.json_body)
+        request_log_->write(clock_.unix_seconds(), request.id, exchange->context().tenant, request.path, request.body);
+      route.handler(*this, exchange);
     } catch (const std::exception& e) {
       DI_LOG(kError, "request {}: {}", exchange->request().id, e.what());
       reply_error(*exchange, {ErrorKind::kInternal, "internal error", {}, {}, 0});
     }
   });
+}
+
+bool App::hold(const Route& route, const ExchangeRef& exchange) {
+  if (!config_.queue_while_loading || !route.limited || !route.json_body) return false;
+  const std::lock_guard lock(mutex_);
+  if (phase_.load() != Phase::kLoading || held_.size() >= kMaxHeld) return false;
+  held_.emplace_back(&route, exchange);
+  return true;
+}
+
+bool App::refuse_held() {
+  std::vector<std::pair<const Route*, ExchangeRef>> held;
+  {
+    const std::lock_guard lock(mutex_);
+    held.swap(held_);
+  }
+  for (const auto& [route, exchange] : held)
+    reply_error(*exchange, {ErrorKind::kDraining, "the server is shutting down", {}, {}, 0});
+  return !held.empty();
 }
 
 void App::request_finished(const RequestRecord& r, int64_t last_token_ns) {
@@ -374,6 +419,7 @@ void App::request_finished(const RequestRecord& r, int64_t last_token_ns) {
       }
     }
   }
+  if (config_.metrics_tenant) metrics_.tenant_done(r);
   auth_->count_tokens(r.tenant, r.prompt_tokens + tokens);
   if (log_enabled(LogLevel::kInfo, log_room(__FILE__))) log_access(r, first_token_ns, tpot);
 }

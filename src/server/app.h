@@ -19,11 +19,13 @@
 #include "codec/prompt/replay.h"
 #include "engine/api.h"
 #include "server/auth.h"
+#include "server/cache_diagnosis.h"
 #include "server/errors.h"
 #include "server/file_store.h"
 #include "server/http_server.h"
 #include "server/media.h"
 #include "server/otlp_exporter.h"
+#include "server/request_log.h"
 #include "server/request_record.h"
 #include "server/responses_store.h"
 #include "server/server_metrics.h"
@@ -33,6 +35,8 @@
 #include "structured/compile_pool.h"
 
 namespace di::server {
+
+struct Route;
 
 struct ServerConfig {
   std::string host = "127.0.0.1";
@@ -50,6 +54,9 @@ struct ServerConfig {
   int64_t max_tools = 1'024;
   int64_t max_stop_bytes = 1'024;
   int64_t stream_interval = 1;       // tokens that wait for each other before they are sent
+  int64_t stream_interval_ms = 0;    // or for that long, whichever is over first; 0: by number only
+  bool early_headers = true;         // a stream begins with the request's place in the queue, not with its first token
+  bool queue_while_loading = false;  // requests wait for the model instead of being refused
   int64_t max_images = 64;           // of a request; the official policy has its own limits
   MediaFetchOptions media_fetch;     // images by link; off by default
   int64_t responses_store = 0;       // responses kept; 0: none
@@ -61,8 +68,14 @@ struct ServerConfig {
   bool strict_fields = false;    // unknown members of a body are refused
   bool allow_priority = false;   // everybody may set a priority
   bool nonstream_keep_alive = false;
-  bool usage_details = false;  // the usage of an answer says what drafts it had
-  bool require_auth = false;   // no start on an open address without keys
+  bool usage_details = false;            // the usage of an answer says what drafts it had
+  bool reasoning_alias = false;          // Chat: `reasoning` beside `reasoning_content`
+  bool stream_obfuscation = false;       // deltas are padded, asked for or not
+  std::string log_requests;              // file for the bodies of requests; empty: nowhere
+  bool enforce_thinking_budget = false;  // `thinking.budget_tokens` ends the thinking
+  int64_t diag_responses = 4096;         // prompts of Responses that later ones may be compared with; 0: none
+  bool metrics_tenant = false;           // series by tenant
+  bool require_auth = false;             // no start on an open address without keys
   AuthOptions auth;
   std::vector<std::string> cors_origins;   // "*": all; empty: no CORS
   Json effective;                          // of /server_info: the options as given
@@ -127,6 +140,8 @@ class App {
   void abort_all();
   // The process is ending: a drain cannot be called off any more.
   void end_for_good();
+  // The model will never be there: those who wait for it are told. False: nobody waits.
+  bool refuse_held();
   // False: it is too late.
   bool undo_drain();
   // The routes /admin/drain and /admin/undrain, from a worker; false: it is too late to call it off.
@@ -177,6 +192,7 @@ class App {
   // Null while loading, and where exact replay is off.
   codec::ReplayStore* turns() const { return codec_loaded_.load() ? turns_.get() : nullptr; }
   FileStore& files() { return files_; }
+  PromptHistory& prompts() { return prompts_; }
   // Null: nothing is traced.
   OtlpExporter* traces() { return traces_.get(); }
   // Error of the configuration, if any (API keys, the collector of traces).
@@ -200,20 +216,26 @@ class App {
   std::optional<Error> config_error_;
   std::unique_ptr<Auth> auth_;
   ResponsesStore responses_;
+  PromptHistory prompts_;
   FileStore files_;
   std::unique_ptr<OtlpExporter> traces_;
+  std::unique_ptr<RequestLog> request_log_;  // null: bodies are not logged
   std::function<bool(bool)> drain_request_;
 
   // False: answered already (an error, a preflight request of a browser).
   bool pass_cors(Exchange& exchange) const;
   bool unpack_body(Exchange& exchange);
+  void run(const Route& route, const ExchangeRef& exchange);
+  // True: the request waits for the model.
+  bool hold(const Route& route, const ExchangeRef& exchange);
 
   mutable std::mutex mutex_;  // guards the members of this paragraph, and changes of phase_
   Progress progress_;
   int64_t stage_began_ns_ = 0;
   std::list<std::weak_ptr<Job>> jobs_;
-  bool ending_ = false;    // undo_drain() comes too late
-  bool aborting_ = false;  // jobs that come now are ended at once
+  bool ending_ = false;                                     // undo_drain() comes too late
+  bool aborting_ = false;                                   // jobs that come now are ended at once
+  std::vector<std::pair<const Route*, ExchangeRef>> held_;  // they wait for the model
 
   void write_state(JsonWriter& w) const;
 
@@ -221,6 +243,9 @@ class App {
   std::unique_ptr<Media> media_;      // and these the workers too
   UiFeed feed_;                       // its thread too
 };
+
+// The engine, when it has work, makes steps.
+bool is_alive(const App& app);
 
 // The handlers of chat.cc, completions.cc and token_routes.cc. They run on a worker.
 void handle_chat_completions(App& app, const ExchangeRef& exchange);

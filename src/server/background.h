@@ -23,6 +23,7 @@ class BackgroundExchange final : public Exchange {
 
   const HttpRequest& request() const override { return client_->request(); }
   void replace_body(std::string body) override { client_->replace_body(std::move(body)); }
+  void rename(std::string id) override { client_->rename(std::move(id)); }
   void reply(HttpResponse response) override;
   void begin_stream(HttpResponse response, std::string keep_alive) override;
   bool write(std::string_view bytes) override;

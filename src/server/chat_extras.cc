@@ -16,23 +16,44 @@ bool is_off(const Json* value) {
   return value->size() == 0;
 }
 
-std::expected<void, ApiFailure> refuse_unsupported(const Json& body) {
-  if (const Json* ids = body.find_value("logprob_token_ids"); ids != nullptr && ids->is_array() && ids->size() == 0)
-    return invalid_field("logprob_token_ids", "logprob_token_ids: the list is empty, expected at least one token id");
-  for (const std::string_view field :
-       {"logprob_token_ids", "echo", "return_token_ids", "return_tokens_as_token_ids", "kv_transfer_params"}) {
-    if (is_off(body.find(field))) continue;
-    return invalid_field(field, fmt::format("{} is not supported by this server", field), "unsupported_parameter");
+std::expected<void, ApiFailure> refuse_unsupported(const Json& body, AnswerKind kind) {
+  const auto refuse = [&](std::string_view field) -> std::expected<void, ApiFailure> {
+    if (is_off(body.find(field))) return {};
+    return invalid_field(field, fmt::format("{} is not supported by this route", field), "unsupported_parameter");
+  };
+  DI_TRY(refuse("kv_transfer_params"));
+  if (kind == AnswerKind::kOther) {
+    for (const std::string_view field : {"echo", "return_token_ids", "return_tokens_as_token_ids"})
+      DI_TRY(refuse(field));
   }
+  return {};
+}
+
+// The forms of an answer's tokens.
+std::expected<void, ApiFailure> read_forms(const Json& body, int32_t vocab, AnswerKind kind, ChatExtras& out) {
+  constexpr std::string_view kIds = "logprob_token_ids";
+  out.logprob_token_ids = DI_TRY(token_ids_field(body, kIds, vocab));
+  if (body.find_value(kIds) != nullptr && out.logprob_token_ids.empty())
+    return invalid_field(kIds, "logprob_token_ids: the list is empty, expected at least one token id");
+  if (out.logprob_token_ids.size() > kMaxLogprobTokenIds) {
+    return invalid_field(kIds, fmt::format("logprob_token_ids: {} ids are given, at most {} are accepted",
+                                           out.logprob_token_ids.size(), kMaxLogprobTokenIds));
+  }
+  if (kind == AnswerKind::kOther) return {};
+  out.token_ids = DI_TRY(bool_field(body, "return_token_ids")).value_or(false);
+  out.tokens_as_ids = DI_TRY(bool_field(body, "return_tokens_as_token_ids")).value_or(false);
+  out.echo = DI_TRY(bool_field(body, "echo")).value_or(false);
   return {};
 }
 
 }  // namespace
 
-std::expected<ChatExtras, ApiFailure> read_chat_extras(const Json& body, const codec::Tokenizer& tokenizer) {
+std::expected<ChatExtras, ApiFailure> read_chat_extras(const Json& body, const codec::Tokenizer& tokenizer,
+                                                       AnswerKind kind) {
   ChatExtras extras;
-  DI_TRY(refuse_unsupported(body));
+  DI_TRY(refuse_unsupported(body, kind));
   const int32_t vocab = tokenizer.vocab_size();
+  DI_TRY(read_forms(body, vocab, kind, extras));
   extras.stop_token_ids = DI_TRY(token_ids_field(body, "stop_token_ids", vocab));
   extras.allowed_token_ids = DI_TRY(token_ids_field(body, "allowed_token_ids", vocab));
   const std::vector<std::string> bad_words = DI_TRY(strings_field(body, "bad_words"));

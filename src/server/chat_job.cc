@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "base/rng.h"
 #include "server/background.h"
 
 namespace di::server {
@@ -27,18 +28,36 @@ void mark_chat_end(Json& choice, ChoiceEnd end) {
   if (end == ChoiceEnd::kCancelled) choice.set("stop_reason", Json("cancelled"));
 }
 
+Json json_list(std::span<const TokenId> ids) {
+  Json::Array out;
+  out.reserve(ids.size());
+  for (const TokenId id : ids) out.emplace_back(static_cast<int64_t>(id));
+  return Json(std::move(out));
+}
+
+// Of a random length, against those who read lengths of packets.
+std::string padded(std::string event) {
+  constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+  const uint64_t random = random_u64();
+  event.pop_back();
+  event += ",\"obfuscation\":\"";
+  uint64_t rest = random;
+  for (uint64_t i = 0; i < 1 + random % 16; ++i) {
+    rest = rest * 6364136223846793005U + 1442695040888963407U;
+    event.push_back(kAlphabet[(rest >> 33U) % kAlphabet.size()]);
+  }
+  return event + "\"}";
+}
+
 }  // namespace
 
 ChatJob::ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::ConvertedRequest request,
-                 RequestRecord record, TimelineRef timeline, std::vector<TokenId> answer_start,
-                 std::function<void(Json)> on_body, bool background)
+                 RequestRecord record, TimelineRef timeline, Form form)
     : AnswerJob(app, service, std::move(exchange), record, std::move(timeline)),
       request_(std::move(request)),
       response_id_(record.response_id),
       created_(record.created),
-      answer_start_(std::move(answer_start)),
-      on_body_(std::move(on_body)),
-      background_(background),
+      form_(std::move(form)),
       call_mark_(service.tokenizer->added_id(service.codec.special.dsml)) {
   for (uint32_t i = 0; i < request_.sampling.n; ++i) {
     codec::ResponseInfo info;
@@ -49,8 +68,10 @@ ChatJob::ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::
     info.choice_index = i;
     info.deltas = request_.stream;
     info.extra_members = service.codec.policy == codec::ApiPolicy::kExtended;
+    info.reasoning_alias = app.config().reasoning_alias && info.extra_members;
+    info.tokens_as_ids = form_.tokens_as_ids;
     choices_.push_back(
-        {codec::OutputProcessor(request_, service.tokenizer, std::move(info)), ChoiceEnd::kStop, {}, false});
+        {codec::OutputProcessor(request_, service.tokenizer, std::move(info)), ChoiceEnd::kStop, {}, 0, false});
   }
 }
 
@@ -59,11 +80,41 @@ std::string_view ChatJob::keep_alive() const {
 }
 
 void ChatJob::write_start() {
-  for (Choice& choice : choices_) {
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
     std::vector<codec::StreamEvent> events;
-    choice.processor.ready({static_cast<uint32_t>(prompt_tokens()), 0}, service_.system_fingerprint, events);
-    send_events(events);
+    choices_[i].processor.ready({static_cast<uint32_t>(prompt_tokens()), 0}, service_.system_fingerprint, events);
+    if (streaming() && is_chat() && reshapes() && !events.empty()) {
+      send_start(events[0], i);
+    } else {
+      send_events(events, choices_[i]);
+    }
   }
+}
+
+// The chunk with the role, with the prompt's ids in the first of all; then what the answer goes on with.
+void ChatJob::send_start(const codec::StreamEvent& event, std::size_t index) {
+  Result<Json> chunk = parse_json(event.data);
+  if (!chunk) return send_event(event, choices_[index]);
+  Json& choice = chunk->find("choices")->as_array()[0];
+  if (form_.prompt_ids) {
+    if (index == 0) chunk->set("prompt_token_ids", json_list(*form_.prompt_ids));
+    choice.set("token_ids", Json(Json::Array{}));
+  }
+  send({}, to_json(*chunk));
+  if (form_.echo.empty()) return;
+  Json delta(Json::Object{});
+  delta.set("content", Json(form_.echo));
+  if (request_.conversation.thinking_mode) delta.set("reasoning_content", Json());
+  choice.set("delta", std::move(delta));
+  if (form_.prompt_ids && index == 0) chunk->set("prompt_token_ids", Json());
+  send({}, to_json(*chunk));
+}
+
+// Those that no chunk of the choice has shown yet.
+void ChatJob::add_token_ids(Json& chunk, Choice& choice) const {
+  const std::span<const TokenId> rest = std::span(choice.ids).subspan(choice.ids_sent);
+  chunk.find("choices")->as_array()[0].set("token_ids", json_list(rest));
+  choice.ids_sent = choice.ids.size();
 }
 
 Result<void> ChatJob::write_tokens(std::size_t index, const engine::Output& output) {
@@ -75,7 +126,8 @@ Result<void> ChatJob::write_tokens(std::size_t index, const engine::Output& outp
     ids.push_back(token.token);
     if (token.token == call_mark_) choices_[index].calls_marked = true;
   }
-  if (!answer_start_.empty()) choices_[index].ids.insert(choices_[index].ids.end(), ids.begin(), ids.end());
+  if (!form_.answer_start.empty() || form_.prompt_ids)
+    choices_[index].ids.insert(choices_[index].ids.end(), ids.begin(), ids.end());
   const std::vector<codec::TokenLogprob> logprobs =
       request_.sampling.logprobs ? logprobs_of(output) : std::vector<codec::TokenLogprob>{};
   processor.correct_usage({static_cast<uint32_t>(prompt_tokens()), static_cast<uint32_t>(cached_tokens())});
@@ -86,7 +138,7 @@ Result<void> ChatJob::write_tokens(std::size_t index, const engine::Output& outp
   if (processor.stopped_by_sequence()) {
     send_last_chat_events(events, choices_[index]);
   } else {
-    send_events(events);
+    send_events(events, choices_[index]);
   }
   return ok;
 }
@@ -110,13 +162,13 @@ void ChatJob::write_end(std::size_t index, ChoiceEnd end, const engine::Output&)
   // Before the client can see the end and ask again.
   keep_turn(choice);
   count_broken_calls(choice);
-  if (streaming() && open_choices() == 0 && on_body_) store(choices_[0].processor.body());
+  if (streaming() && open_choices() == 0 && form_.on_body) store(choices_[0].processor.body());
   if (is_chat()) {
     send_last_chat_events(events, choice);
   } else if (request_.api == codec::Api::kMessages) {
     send_last_messages_events(events, choice);
   } else {
-    send_events(events);
+    send_events(events, choice);
   }
 }
 
@@ -135,36 +187,46 @@ void ChatJob::count_broken_calls(const Choice& choice) {
 // A turn with tool calls that the model ended itself: its tokens stand for its text when it comes back.
 void ChatJob::keep_turn(const Choice& choice) {
   codec::ReplayStore* turns = app_.turns();
-  if (turns == nullptr || answer_start_.empty() || choice.end != ChoiceEnd::kStop ||
+  if (turns == nullptr || form_.answer_start.empty() || choice.end != ChoiceEnd::kStop ||
       choice.processor.stopped_by_sequence() || choice.processor.tool_calls().empty()) {
     return;
   }
   turns->put(record().tenant,
              {choice.processor.tool_calls(), choice.processor.content_text(), choice.processor.reasoning_text()},
-             codec::replay_tokens(answer_start_, choice.ids, answer_start_[0], service_.engine->info().eos_token_id,
-                                  request_.conversation.thinking_mode));
+             codec::replay_tokens(form_.answer_start, choice.ids, form_.answer_start[0],
+                                  service_.engine->info().eos_token_id, request_.conversation.thinking_mode));
   if (const Result<void> saved = turns->save_if_older(kTurnSaveSeconds); !saved)
     DI_LOG(kWarn, "{}", saved.error().message);
 }
 
-void ChatJob::send_events(std::span<const codec::StreamEvent> events) {
-  if (!streaming()) return;
-  for (const codec::StreamEvent& event : events) {
-    send(event.name, event.data);
-    ++sequence_number_;
+void ChatJob::send_event(const codec::StreamEvent& event, Choice& choice) {
+  ++sequence_number_;
+  const bool delta = is_chat() || event.name.ends_with(".delta");
+  if (form_.prompt_ids) {
+    if (Result<Json> chunk = parse_json(event.data)) {
+      add_token_ids(*chunk, choice);
+      return send(event.name, form_.obfuscation ? padded(to_json(*chunk)) : to_json(*chunk));
+    }
   }
+  send(event.name, form_.obfuscation && delta ? padded(event.data) : event.data);
+}
+
+void ChatJob::send_events(std::span<const codec::StreamEvent> events, Choice& choice) {
+  if (!streaming()) return;
+  for (const codec::StreamEvent& event : events) send_event(event, choice);
 }
 
 // The last event carries the usage: with several choices that of all of them, in the last one only.
-void ChatJob::send_last_chat_events(std::span<const codec::StreamEvent> events, const Choice& choice) {
+void ChatJob::send_last_chat_events(std::span<const codec::StreamEvent> events, Choice& choice) {
   if (!streaming() || events.empty()) return;
   if (!is_chat() ||
       (choices_.size() == 1 && choice.end != ChoiceEnd::kInsufficient && choice.end != ChoiceEnd::kCancelled)) {
-    return send_events(events);
+    return send_events(events, choice);
   }
-  send_events(events.first(events.size() - 1));
+  send_events(events.first(events.size() - 1), choice);
   Result<Json> event = parse_json(events.back().data);
-  if (!event) return send_events(events.last(1));
+  if (!event) return send_events(events.last(1), choice);
+  if (form_.prompt_ids) add_token_ids(*event, choice);
   mark_chat_end(event->find("choices")->as_array()[0], choice.end);
   if (choices_.size() > 1) {
     // A choice that a stop string ends is written before it is counted as closed.
@@ -175,8 +237,8 @@ void ChatJob::send_last_chat_events(std::span<const codec::StreamEvent> events, 
   send({}, to_json(*event));
 }
 
-void ChatJob::send_last_messages_events(std::span<const codec::StreamEvent> events, const Choice& choice) {
-  if (!context_is_full(choice)) return send_events(events);
+void ChatJob::send_last_messages_events(std::span<const codec::StreamEvent> events, Choice& choice) {
+  if (!context_is_full(choice)) return send_events(events, choice);
   for (const codec::StreamEvent& event : events) {
     Result<Json> data = event.name == "message_delta" ? parse_json(event.data) : Result<Json>(Json());
     if (event.name != "message_delta" || !data) {
@@ -216,7 +278,7 @@ void ChatJob::write_stream_error(const ApiFailure& failure) {
   }
   const std::string_view code = failure.code.empty() ? default_code(failure.kind) : std::string_view(failure.code);
   Json response = failed_response(empty_body(), code, failure.message);
-  if (on_body_) on_body_(response);
+  if (form_.on_body) form_.on_body(response);
   Json event(Json::Object{});
   event.set("type", Json("response.failed"));
   event.set("sequence_number", Json(sequence_number_++));
@@ -252,10 +314,16 @@ std::string ChatJob::usage_chunk() const {
 
 std::string ChatJob::chat_choice(const Choice& choice) const {
   std::string text = choice.processor.chat_choice();
-  if (choice.end != ChoiceEnd::kInsufficient && choice.end != ChoiceEnd::kCancelled) return text;
+  if (choice.end != ChoiceEnd::kInsufficient && choice.end != ChoiceEnd::kCancelled && !reshapes()) return text;
   Result<Json> object = parse_json(text);
   if (!object) return text;
   mark_chat_end(*object, choice.end);
+  if (form_.prompt_ids) object->set("token_ids", json_list(choice.ids));
+  if (!form_.echo.empty()) {
+    Json& message = *object->find("message");
+    const Json* content = message.find_value("content");
+    message.set("content", Json(form_.echo + (content == nullptr ? std::string() : content->as_string())));
+  }
   return to_json(*object);
 }
 
@@ -263,14 +331,14 @@ void ChatJob::store(const std::string& body) const {
   Result<Json> response = parse_json(body);
   if (!response) return;
   if (choices_[0].end == ChoiceEnd::kCancelled) response->set("status", Json("cancelled"));
-  on_body_(std::move(*response));
+  form_.on_body(std::move(*response));
 }
 
 std::string ChatJob::body() {
   const Choice& first = choices_[0];
   const bool ours = first.end == ChoiceEnd::kInsufficient || first.end == ChoiceEnd::kCancelled;
   std::string out;
-  if (!is_chat() || (choices_.size() == 1 && !ours)) {
+  if (!is_chat() || (choices_.size() == 1 && !ours && !reshapes())) {
     out = first.processor.body();
     if (request_.api == codec::Api::kMessages && context_is_full(first)) {
       Result<Json> object = parse_json(out);
@@ -283,7 +351,7 @@ std::string ChatJob::body() {
       out.pop_back();
       out += ",\"prompt_logprobs\":" + prompt_logprobs_json() + "}";
     }
-    if (on_body_) store(out);
+    if (form_.on_body) store(out);
     return out;
   }
   JsonWriter w(out);
@@ -293,6 +361,7 @@ std::string ChatJob::body() {
   w.end_array().key("usage").raw(codec::chat_usage_json(total_usage()));
   w.key("system_fingerprint").value(service_.system_fingerprint);
   if (!prompt_logprobs_.empty()) w.key("prompt_logprobs").raw(prompt_logprobs_json());
+  if (form_.prompt_ids) w.key("prompt_token_ids").value(json_list(*form_.prompt_ids));
   w.end_object();
   return out;
 }

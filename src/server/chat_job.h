@@ -17,14 +17,23 @@ namespace di::server {
 
 class ChatJob final : public AnswerJob {
  public:
-  // `record.response_id`, `route` and `model` are set. `answer_start`: the prompt's last assistant token and what
-  // follows; where it is given, a turn with tool calls is kept for exact replay. `on_body` gets the finished response
-  // (Responses store).
+  // What a request wants of its answer beside the API's own.
+  struct Form {
+    // The prompt's last assistant token and what follows; where it is given, a turn with tool calls is kept for exact
+    // replay.
+    std::vector<TokenId> answer_start;
+    std::function<void(Json)> on_body;  // gets the finished response (Responses store)
+    bool background = false;
+    bool tokens_as_ids = false;
+    std::optional<std::vector<TokenId>> prompt_ids;  // Chat: shown, and the answer's ids too
+    std::string echo;                                // Chat: stands before the content
+    bool obfuscation = false;                        // deltas are padded
+  };
+  // `record.response_id`, `route` and `model` are set.
   ChatJob(App& app, const Service& service, ExchangeRef exchange, codec::ConvertedRequest request, RequestRecord record,
-          TimelineRef timeline, std::vector<TokenId> answer_start, std::function<void(Json)> on_body = {},
-          bool background = false);
+          TimelineRef timeline, Form form);
 
-  bool background() const override { return background_; }
+  bool background() const override { return form_.background; }
 
   // Of a Responses request, before start(): its body as it would be if nothing were said.
   Json empty_body() const { return parse_json(choices_[0].processor.body()).value_or(Json(Json::Object{})); }
@@ -33,7 +42,8 @@ class ChatJob final : public AnswerJob {
   struct Choice {
     codec::OutputProcessor processor;
     ChoiceEnd end = ChoiceEnd::kStop;
-    std::vector<TokenId> ids;   // of the answer, where the turn may be kept
+    std::vector<TokenId> ids;   // of the answer, where the turn may be kept or they are shown
+    std::size_t ids_sent = 0;   // of these, in a stream
     bool calls_marked = false;  // it has the mark that tags of calls have
   };
 
@@ -51,9 +61,14 @@ class ChatJob final : public AnswerJob {
   bool is_chat() const { return request_.api == codec::Api::kChat; }
   void keep_turn(const Choice& choice);
   void count_broken_calls(const Choice& choice);
-  void send_events(std::span<const codec::StreamEvent> events);
-  void send_last_chat_events(std::span<const codec::StreamEvent> events, const Choice& choice);
-  void send_last_messages_events(std::span<const codec::StreamEvent> events, const Choice& choice);
+  // Chat's answers need what the codec does not write.
+  bool reshapes() const { return form_.prompt_ids || !form_.echo.empty(); }
+  void send_start(const codec::StreamEvent& event, std::size_t index);
+  void send_event(const codec::StreamEvent& event, Choice& choice);
+  void send_events(std::span<const codec::StreamEvent> events, Choice& choice);
+  void send_last_chat_events(std::span<const codec::StreamEvent> events, Choice& choice);
+  void send_last_messages_events(std::span<const codec::StreamEvent> events, Choice& choice);
+  void add_token_ids(Json& chunk, Choice& choice) const;
   std::string usage_chunk() const;
   std::string prompt_logprobs_json() const;
   std::string chat_choice(const Choice& choice) const;
@@ -64,9 +79,7 @@ class ChatJob final : public AnswerJob {
   const codec::ConvertedRequest request_;
   const std::string response_id_;
   const int64_t created_;
-  const std::vector<TokenId> answer_start_;
-  const std::function<void(Json)> on_body_;
-  const bool background_;
+  const Form form_;
   const std::optional<TokenId> call_mark_;
   std::vector<Choice> choices_;
   std::vector<engine::OutputToken> prompt_logprobs_;  // of the prompt's tokens from the second on

@@ -39,7 +39,9 @@ CompletionJob::CompletionJob(App& app, const Service& service, ExchangeRef excha
     info.id = response_id_;
     info.model = spec_.model;
     info.created = created_;
-    choices_.push_back({codec::OutputProcessor(request, service.tokenizer, std::move(info)), {}, {}, 0, {}, false});
+    info.tokens_as_ids = spec_.tokens_as_ids;
+    choices_.push_back(
+        {codec::OutputProcessor(request, service.tokenizer, std::move(info)), {}, {}, 0, {}, false, {}, 0, false});
   }
 }
 
@@ -60,7 +62,9 @@ void CompletionJob::echo(std::size_t index, const engine::Output& output) {
   choice.echoed = true;
   Logprobs part;
   const std::vector<int32_t>& tokens = spec_.prompt_tokens[prompt];
-  const auto text_of = [&](int32_t id) { return service_.tokenizer->decode(std::span(&id, 1)); };
+  const auto text_of = [&](int32_t id) {
+    return spec_.tokens_as_ids ? fmt::format("token_id:{}", id) : service_.tokenizer->decode(std::span(&id, 1));
+  };
   for (std::size_t i = 0; spec_.logprobs >= 0 && i < tokens.size(); ++i) {
     const std::vector<engine::OutputToken>& known = prompt_logprobs_[prompt];
     part.tokens.push_back(text_of(tokens[i]));
@@ -72,7 +76,7 @@ void CompletionJob::echo(std::size_t index, const engine::Output& output) {
       for (const engine::TokenLogprob& other : known[i - 1].top) top.emplace_back(text_of(other.token), other.logprob);
     }
     part.offsets.push_back(choice.characters);
-    choice.characters += characters_in(part.tokens.back());
+    choice.characters += characters_in(service_.tokenizer->decode(std::span(&tokens[i], 1)));
   }
   choice.logprobs = part;
   choice.text = spec_.prompt_texts[prompt];
@@ -87,6 +91,7 @@ Result<void> CompletionJob::write_tokens(std::size_t index, const engine::Output
   std::vector<codec::TokenLogprob> logprobs;
   for (const engine::OutputToken& token : output.tokens) {
     ids.push_back(token.token);
+    if (spec_.token_ids) choice.ids.push_back(token.token);
     if (spec_.logprobs < 0) continue;
     codec::TokenLogprob entry{token.logprob, {}};
     for (const engine::TokenLogprob& top : token.top) entry.top.emplace_back(top.token, top.logprob);
@@ -124,7 +129,9 @@ void CompletionJob::take_events(std::size_t index, const std::vector<codec::Stre
         }
       }
       part.offsets.push_back(choice.characters);
-      choice.characters += characters_in(part.tokens.back());
+      std::string bytes;
+      for (const Json& byte : entry.find("bytes")->as_array()) bytes.push_back(static_cast<char>(*byte.to_i64()));
+      choice.characters += characters_in(bytes);
     }
     choice.text += text;
     if (spec_.logprobs < 0) choice.characters += characters_in(text);
@@ -202,6 +209,7 @@ void CompletionJob::write_choice(JsonWriter& w, std::size_t index, std::string_v
     for (const std::size_t offset : logprobs.offsets) w.value(offset);
     w.end_array().end_object();
   }
+  if (spec_.token_ids) write_ids(w, index);
   w.key("finish_reason");
   if (finish.empty()) {
     w.null();
@@ -211,16 +219,34 @@ void CompletionJob::write_choice(JsonWriter& w, std::size_t index, std::string_v
   w.end_object();
 }
 
+// As vLLM writes them: the output's that no chunk has shown yet, and the prompt's in a choice's first.
+void CompletionJob::write_ids(JsonWriter& w, std::size_t index) const {
+  const Choice& choice = choices_[index];
+  const auto list = [&](std::string_view name, std::span<const int32_t> ids) {
+    w.key(name).begin_array();
+    for (const int32_t id : ids) w.value(id);
+    w.end_array();
+  };
+  if (!choice.prompt_shown) list("prompt_token_ids", spec_.prompt_tokens[index / static_cast<std::size_t>(spec_.n)]);
+  list("token_ids", std::span(choice.ids).subspan(choice.ids_sent));
+}
+
 std::string CompletionJob::chunk(std::size_t index, std::string_view text, const Logprobs& logprobs,
-                                 std::string_view finish) const {
+                                 std::string_view finish) {
   std::string out;
   JsonWriter w(out);
   write_head(w);
   w.key("choices").begin_array();
   write_choice(w, index, text, logprobs, finish);
   w.end_array();
-  if (spec_.include_usage) w.key("usage").null();
+  if (spec_.continuous_usage) {
+    w.key("usage").raw(usage());
+  } else if (spec_.include_usage) {
+    w.key("usage").null();
+  }
   w.end_object();
+  choices_[index].ids_sent = choices_[index].ids.size();
+  choices_[index].prompt_shown = true;
   return out;
 }
 

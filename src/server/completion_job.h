@@ -17,9 +17,12 @@ struct CompletionSpec {
   int32_t n = 1;
   bool echo = false;
   bool include_usage = false;
-  int32_t logprobs = -1;  // alternatives per token; -1: none
+  bool continuous_usage = false;  // every chunk has the usage so far
+  int32_t logprobs = -1;          // alternatives per token; -1: none
   std::vector<std::string> stop;
   bool include_stop_text = false;
+  bool token_ids = false;                           // choices have the ids of prompt and output
+  bool tokens_as_ids = false;                       // log probabilities name tokens by their ids
   std::vector<std::string> prompt_texts;            // of each prompt, for echo
   std::vector<std::vector<int32_t>> prompt_tokens;  // the same, for logprobs with echo
 };
@@ -44,6 +47,9 @@ class CompletionJob final : public AnswerJob {
     std::size_t characters = 0;  // of the text so far
     std::string finish;
     bool echoed = false;
+    std::vector<int32_t> ids;   // of the output, with token_ids
+    std::size_t ids_sent = 0;   // of these, in a stream
+    bool prompt_shown = false;  // its ids, in a stream
   };
 
   void write_start() override;
@@ -58,9 +64,10 @@ class CompletionJob final : public AnswerJob {
 
   void echo(std::size_t index, const engine::Output& output);
   void take_events(std::size_t index, const std::vector<codec::StreamEvent>& events);
-  std::string chunk(std::size_t index, std::string_view text, const Logprobs& logprobs, std::string_view finish) const;
+  std::string chunk(std::size_t index, std::string_view text, const Logprobs& logprobs, std::string_view finish);
   void write_choice(JsonWriter& w, std::size_t index, std::string_view text, const Logprobs& logprobs,
                     std::string_view finish) const;
+  void write_ids(JsonWriter& w, std::size_t index) const;
   void write_head(JsonWriter& w) const;
   std::string usage() const;
 

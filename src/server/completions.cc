@@ -147,6 +147,7 @@ std::expected<engine::SamplingParams, ApiFailure> read_sampling(const Json& body
   p.repetition_penalty = extras.repetition_penalty;
   p.allowed_token_ids = extras.allowed_token_ids;
   p.bad_words = extras.bad_words;
+  p.logprob_token_ids = extras.logprob_token_ids;
   const auto seed = DI_TRY(int_field(body, "seed", 0, INT64_MAX));
   p.seed = seed ? static_cast<uint64_t>(*seed) : random_u64();
   p.seed_given = seed.has_value();
@@ -185,6 +186,7 @@ std::expected<void, ApiFailure> read_options(App& app, const Json& body, Prepare
     if (!out.record.stream)
       return invalid_field("stream_options", "stream_options should be set along with stream = true");
     spec.include_usage = DI_TRY(bool_field(*options, "include_usage")).value_or(false);
+    spec.continuous_usage = DI_TRY(bool_field(*options, "continuous_usage_stats")).value_or(false);
   }
   spec.n = static_cast<int32_t>(DI_TRY(int_field(body, "n", 1, app.config().max_n)).value_or(1));
   const auto best_of = DI_TRY(int_field(body, "best_of", 1, app.config().max_n));
@@ -211,8 +213,12 @@ std::expected<Prepared, ApiFailure> prepare(App& app, const Service& service, Ex
   Json rest = body;  // echo is ours here
   rest.set("echo", Json());
   rest.set("prompt_logprobs", Json());
-  const ChatExtras extras = DI_TRY(read_chat_extras(rest, *service.tokenizer));
+  const ChatExtras extras = DI_TRY(read_chat_extras(rest, *service.tokenizer, AnswerKind::kCompletion));
   spec.include_stop_text = extras.include_stop_text;
+  spec.token_ids = extras.token_ids;
+  spec.tokens_as_ids = extras.tokens_as_ids;
+  if (!extras.logprob_token_ids.empty() && spec.logprobs < 0)
+    return invalid_field("logprob_token_ids", "logprob_token_ids: log probabilities are not asked for");
   engine::SamplingParams sampling = DI_TRY(read_sampling(body, extras, service.tokenizer->vocab_size()));
   sampling.logprobs = spec.logprobs >= 0;
   sampling.top_logprobs = std::max(0, spec.logprobs);
@@ -273,6 +279,7 @@ void handle_completions(App& app, const ExchangeRef& exchange) {
   const Service& service = *app.service();
   const auto body = parse_body(codec::Api::kChat, exchange->request().body, service.codec);
   if (!body) return app.reply_error(*exchange, body.error());
+  take_request_id(*exchange, *body);
   const TimelineRef timeline = start_timeline(app, *exchange, "/v1/completions");
   const auto refuse = [&app, exchange, timeline](const ApiFailure& failure) {
     timeline->finish({http_status(failure.kind), "error"}, app.clock().now_ns());

@@ -53,6 +53,8 @@ class Exchange {
   virtual const HttpRequest& request() const = 0;
   // Puts the unpacked body in the place of the sent one, before a handler has seen it. Not to be called beside others.
   virtual void replace_body(std::string body) = 0;
+  // The request goes by this id from here on. To be called before anything is answered, and not beside others.
+  virtual void rename(std::string id) = 0;
   virtual void reply(HttpResponse response) = 0;
   // Sends the head and response.body as the first bytes. `keep_alive` is written whenever nothing else was for a while.
   virtual void begin_stream(HttpResponse response, std::string keep_alive) = 0;

@@ -186,6 +186,13 @@ std::expected<Json, ApiFailure> parse_body(codec::Api api, std::string_view body
   return std::unexpected(from_api_error(error.error()));
 }
 
+void take_request_id(Exchange& exchange, const Json& body) {
+  if (!body.is_object() || is_request_id(exchange.request().header("x-request-id"))) return;
+  const Json* id = body.find_value("request_id");
+  const std::string* name = id == nullptr ? nullptr : id->if_string();
+  if (name != nullptr && is_request_id(*name)) exchange.rename(*name);
+}
+
 std::expected<void, ApiFailure> check_known_fields(App& app, codec::Api api, const Json& body) {
   if (!body.is_object()) return {};
   using Names = std::span<const std::string_view>;
@@ -411,6 +418,7 @@ engine::SamplingParams sampling_params(const codec::SamplingOptions& options, co
   p.logit_bias.assign(options.logit_bias.begin(), options.logit_bias.end());
   p.allowed_token_ids = extras.allowed_token_ids;
   p.bad_words = extras.bad_words;
+  p.logprob_token_ids = extras.logprob_token_ids;
   p.logprobs = options.logprobs;
   p.top_logprobs = options.top_logprobs.value_or(0);
   return p;

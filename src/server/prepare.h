@@ -22,6 +22,9 @@ ApiFailure from_api_error(const codec::ApiError& error);
 // The body as JSON; a byte order mark is skipped. What is wrong with it, the codec words best.
 std::expected<Json, ApiFailure> parse_body(codec::Api api, std::string_view body, const codec::CodecOptions& options);
 
+// The id that a body names its request by (vLLM's `request_id`); a header's goes before it.
+void take_request_id(Exchange& exchange, const Json& body);
+
 // A body as the codec reads it: names of other vendors' models mapped, sizes checked, the tenant's own turns with tool
 // calls given their tokens.
 std::expected<codec::ConvertedRequest, ApiFailure> convert_body(App& app, const std::string& tenant, codec::Api api,

@@ -111,6 +111,7 @@ std::expected<JoinedRequest, ApiFailure> join_previous(App& app, std::string_vie
     items = std::move(joined);
     body.set("input", items);
     body.set("previous_response_id", Json());
+    out.previous = *previous;
   }
   out.keep = store_field.value_or(true);
   out.background = background;

@@ -48,6 +48,7 @@ struct JoinedRequest {
   bool keep = false;                  // the response is to be stored
   bool background = false;            // and made without the client
   Json input;                         // as a list of items
+  std::string previous;               // the response that it goes on from; empty: none
   std::vector<std::string> warnings;  // `code;field`
 };
 // Puts the items of `previous_response_id` in front of the input, and says which tools are dropped.

@@ -11,3 +11,9 @@ add_custom_command(OUTPUT ${web_assets}
   COMMAND ${CMAKE_COMMAND} -DFOLDER=${CMAKE_SOURCE_DIR}/src/server/web -DOUT=${web_assets} -P ${CMAKE_SOURCE_DIR}/cmake/Embed.cmake
   DEPENDS ${web_files} ${CMAKE_SOURCE_DIR}/cmake/Embed.cmake VERBATIM)
 target_sources(di_server PRIVATE ${web_assets})
+# The commit is in an object of its own, so that a new one compiles nothing else.
+set(git_source ${CMAKE_BINARY_DIR}/generated/git.cc)
+add_custom_target(di_git BYPRODUCTS ${git_source}
+  COMMAND ${CMAKE_COMMAND} -DFOLDER=${CMAKE_SOURCE_DIR} -DOUT=${git_source} -P ${CMAKE_SOURCE_DIR}/cmake/Git.cmake VERBATIM)
+target_sources(di_server PRIVATE ${git_source})
+add_dependencies(di_server di_git)

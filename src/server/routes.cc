@@ -8,20 +8,15 @@
 
 #include "base/json.h"
 #include "server/app.h"
+#include "server/build_info.h"
 #include "server/ui.h"
 
 namespace di::server {
 namespace {
 
-// Alive as long as the network's thread turns and the engine, when it has work, makes steps.
+// That the network's thread turns is shown by the answer.
 void livez(App& app, const ExchangeRef& exchange) {
-  bool alive = true;
-  if (const Service* service = app.service()) {
-    const engine::EngineStats stats = service->engine->stats();
-    const int64_t still_ms = (app.clock().now_ns() - stats.last_step_ns) / kNsPerMs;
-    alive = stats.running + stats.waiting == 0 || app.config().liveness_stall_ms == 0 ||
-            still_ms < app.config().liveness_stall_ms;
-  }
+  const bool alive = is_alive(app);
   exchange->reply({.status = alive ? 200 : 503,
                    .content_type = "application/json",
                    .headers = {},
@@ -65,7 +60,13 @@ void version(App& app, const ExchangeRef& exchange) {
 #else
   constexpr std::string_view kBuild = "debug checks";
 #endif
-  w.begin_object().key("version").value(DI_VERSION).key("build").value(kBuild).key("compiler").value(__VERSION__);
+  w.begin_object().key("version").value(DI_VERSION).key("git");
+  if (git_commit().empty()) {
+    w.null();
+  } else {
+    w.value(git_commit());
+  }
+  w.key("build").value(kBuild).key("compiler").value(__VERSION__);
   w.key("backend");
   if (app.service() == nullptr) {
     w.null();
@@ -348,6 +349,14 @@ bool json_content_type(std::string_view type) {
 }
 
 }  // namespace
+
+bool is_alive(const App& app) {
+  const Service* service = app.service();
+  if (service == nullptr || app.config().liveness_stall_ms == 0) return true;
+  const engine::EngineStats stats = service->engine->stats();
+  const int64_t still_ms = (app.clock().now_ns() - stats.last_step_ns) / kNsPerMs;
+  return stats.running + stats.waiting == 0 || still_ms < app.config().liveness_stall_ms;
+}
 
 std::span<const Route> all_routes() {
   return kRoutes;

@@ -545,6 +545,25 @@ void ServerMetrics::request_done(const std::string& route, int status, double se
       .observe(seconds);
 }
 
+void ServerMetrics::tenant_done(const RequestRecord& r) {
+  constexpr std::size_t kMostTenants = 100;
+  std::string tenant = "other";
+  {
+    const std::lock_guard lock(tenants_mutex_);
+    if (tenants_.size() < kMostTenants || tenants_.contains(r.tenant)) tenant = *tenants_.insert(r.tenant).first;
+  }
+  const auto add = [&](const char* name, const char* help, int64_t n) {
+    registry_->counter(name, help, {{"tenant", tenant}}).add(static_cast<uint64_t>(n));
+  };
+  registry_
+      ->counter("deepinfer:tenant_requests_total", "Requests that reached the engine, by tenant and status.",
+                {{"tenant", tenant}, {"code", std::to_string(r.status)}})
+      .add();
+  add("deepinfer:tenant_prompt_tokens_total", "Prompt tokens by tenant.", r.prompt_tokens);
+  add("deepinfer:tenant_cached_tokens_total", "Of these, taken from the cache.", r.cached_tokens);
+  add("deepinfer:tenant_generation_tokens_total", "Generated tokens by tenant.", r.output_tokens);
+}
+
 void ServerMetrics::error(std::string_view code) {
   registry_->counter("deepinfer:errors_total", "Errors sent to clients by code.", {{"code", std::string(code)}}).add();
 }

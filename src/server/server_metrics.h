@@ -5,7 +5,10 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
+#include <string_view>
 
 #include "base/metrics.h"
 #include "codec/image/cache.h"
@@ -13,6 +16,7 @@
 #include "engine/api.h"
 #include "server/http_server.h"
 #include "server/otlp_exporter.h"
+#include "server/request_record.h"
 #include "structured/compile_pool.h"
 
 namespace di::server {
@@ -38,6 +42,8 @@ class ServerMetrics {
   void startup_stage(const std::string& stage, double seconds);
   void request_done(const std::string& route, int status, double seconds);
   void error(std::string_view code);
+  // Requests and tokens by tenant; the 101st tenant and those after it are `other`.
+  void tenant_done(const RequestRecord& record);
   void aborted(std::string_view phase, std::string_view reason);
   void rejected(std::string_view reason);
 
@@ -83,6 +89,8 @@ class ServerMetrics {
   std::string engine_histograms_text() const;
 
   std::unique_ptr<MetricRegistry> registry_;
+  std::mutex tenants_mutex_;
+  std::set<std::string, std::less<>> tenants_;  // that have a label of their own
   std::string model_name_;
   Gauge* load_progress_ = nullptr;
   std::atomic<const engine::EngineApi*> engine_{nullptr};

@@ -25,6 +25,7 @@ class WireExchange final : public Exchange {
 
   const HttpRequest& request() const override { return request_; }
   void replace_body(std::string body) override { request_.body = std::move(body); }
+  void rename(std::string id) override { request_.id = std::move(id); }
   void reply(HttpResponse response) override;
   void begin_stream(HttpResponse response, std::string keep_alive) override;
   bool write(std::string_view bytes) override;

@@ -171,6 +171,43 @@ TEST(Sampler, GreedyTakesTheLowestOfEqualLogitsWhateverTheSeed) {
   }
 }
 
+TEST(Sampler, ChosenTokensComeAfterTheBestOnceEach) {
+  const std::vector<float> logits = {std::log(0.5F), std::log(0.3F), std::log(0.15F), std::log(0.05F)};
+  SamplingParams params;
+  params.logprobs = true;
+  params.top_logprobs = 1;
+  params.top_k = 3;
+  params.logprob_token_ids = {3, 0, 2};
+  const OutputToken token = Sampler().sample(logits, params, 0).value();
+  ASSERT_EQ(token.top.size(), 3U);
+  EXPECT_EQ(token.top[0].token, 0);
+  EXPECT_EQ(token.top[1].token, 3);
+  EXPECT_EQ(token.top[1].logprob, kPrunedLogprob);
+  EXPECT_EQ(token.top[2].token, 2);
+  EXPECT_NEAR(token.top[2].logprob, std::log(0.15 / 0.95), 1e-6);
+  params.top_logprobs = 0;
+  EXPECT_EQ(Sampler().sample(logits, params, 0)->top.size(), 3U);
+}
+
+TEST(Sampler, ThinkingEndsWhereItsBudgetDoes) {
+  SamplingParams params;
+  params.thinking_budget = 2;
+  params.think_end = 3;
+  const auto after = [&](std::vector<int32_t> tokens) {  // the first is the prompt
+    std::vector<float> logits = {0, 1, 2, -5};
+    apply_processors(logits, params, tokens, 1, {});
+    return static_cast<int>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  };
+  EXPECT_EQ(after({3}), 2) << "the prompt's own tokens do not count";
+  EXPECT_EQ(after({0, 1}), 2);
+  EXPECT_EQ(after({0, 1, 1}), 3);
+  EXPECT_EQ(after({0, 1, 1, 1}), 3);
+  EXPECT_EQ(after({0, 1, 3}), 2) << "it has ended";
+  EXPECT_EQ(after({0, 1, 1, 3, 1}), 2);
+  params.think_end = -1;
+  EXPECT_FALSE(check_sampling(params, 4));
+}
+
 TEST(Sampler, DrawsInProportionAndNeverWhatWasPruned) {
   const std::vector<float> logits = {std::log(0.5F), std::log(0.3F), std::log(0.15F), std::log(0.05F)};
   SamplingParams params;

@@ -71,6 +71,15 @@ TEST(Speculation, Logprobs) {
   expect_equal(requests);
 }
 
+TEST(Speculation, ThinkingBudgets) {
+  std::vector<GenerateRequest> requests = mixed(6, 30);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].sampling.thinking_budget = static_cast<int64_t>(i) * 3;
+    requests[i].sampling.think_end = 5;
+  }
+  expect_equal(requests);
+}
+
 TEST(Speculation, ChunkedPrompts) {
   std::vector<GenerateRequest> requests;
   for (int32_t i = 0; i < 10; ++i) requests.push_back(request(prompt(i, 40 + i), 30));

@@ -278,6 +278,7 @@ class HeadWatcher final : public Exchange {
   }
   const HttpRequest& request() const override { return request_; }
   void replace_body(std::string body) override { request_.body = std::move(body); }
+  void rename(std::string id) override { request_.id = std::move(id); }
   void reply(HttpResponse response) override { EXPECT_EQ(response.status, 200) << response.body; }
   void begin_stream(HttpResponse, std::string) override {
     for (const auto& job : app_.jobs()) known_ = known_ || job->record().id == request_.id;

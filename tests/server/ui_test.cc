@@ -63,6 +63,7 @@ class Recorder final : public Exchange {
  public:
   const HttpRequest& request() const override { return request_; }
   void replace_body(std::string body) override { request_.body = std::move(body); }
+  void rename(std::string id) override { request_.id = std::move(id); }
   void reply(HttpResponse) override {}
   void begin_stream(HttpResponse response, std::string) override {
     const std::lock_guard lock(mutex_);

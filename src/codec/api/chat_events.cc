@@ -84,6 +84,7 @@ class ChatWriter final : public EventWriter {
         [&](std::string& out) {
           out += "{\"content\":null,\"reasoning_content\":";
           append_json_string(out, text);
+          append_alias(out, text);
           out.push_back('}');
         },
         logprobs, "reasoning_content");
@@ -125,6 +126,7 @@ class ChatWriter final : public EventWriter {
     if (state_.starts_in_reasoning() || !reasoning_.empty()) {
       out += ",\"reasoning_content\":";
       append_json_string(out, reasoning_);
+      append_alias(out, reasoning_);
     }
     if (!calls_.empty()) append_calls(out);
     out += "},\"logprobs\":";
@@ -166,6 +168,12 @@ class ChatWriter final : public EventWriter {
       data += tail_;
     }
     state_.emit({}, std::move(data));
+  }
+
+  void append_alias(std::string& out, std::string_view text) const {
+    if (!state_.info.reasoning_alias) return;
+    out += ",\"reasoning\":";
+    append_json_string(out, text);
   }
 
   static void add_logprobs(std::string& all, const LogprobListRef& logprobs) {

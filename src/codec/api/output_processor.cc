@@ -59,7 +59,7 @@ struct OutputProcessor::Impl final : OutputSink {
         writer = api::make_messages_writer(state);
         break;
     }
-    if (tokenizer != nullptr) decoder.emplace(*tokenizer);
+    if (tokenizer != nullptr) decoder.emplace(*tokenizer, state.info.tokens_as_ids);
     if (state.info.extra_members) state.usage.cache_write_tokens = 0;
   }
 

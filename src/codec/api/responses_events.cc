@@ -315,6 +315,10 @@ class ResponsesWriter final : public EventWriter {
   void append_response(std::string& out) const {
     const ResponsesEcho& echo = state_.request->echo;
     JsonWriter w(out);
+    const auto repeat = [&](std::string_view key, const Json& otherwise) {
+      const Json* said = echo.repeated.find_value(key);
+      w.key(key).value(said == nullptr ? otherwise : *said);
+    };
     w.begin_object().key("id").value(state_.info.id).key("object").value("response");
     w.key("created_at").value(state_.info.created).key("status").value(status_).key("background").value(false);
     w.key("completed_at").value(completed_at_).key("content_filters").null().key("error").null();
@@ -325,7 +329,8 @@ class ResponsesWriter final : public EventWriter {
       w.null();
     }
     w.key("instructions").value(echo.instructions).key("max_output_tokens").value(echo.max_output_tokens);
-    w.key("max_tool_calls").null().key("model").value(state_.info.model).key("moderation").null();
+    repeat("max_tool_calls", Json());
+    w.key("model").value(state_.info.model).key("moderation").null();
     w.key("output").begin_array();
     if (status_ != "in_progress") {
       for (const Item& item : items_) {
@@ -334,10 +339,17 @@ class ResponsesWriter final : public EventWriter {
         w.raw(text);
       }
     }
-    w.end_array().key("parallel_tool_calls").value(true).key("presence_penalty").value(0.0);
-    w.key("previous_response_id").null().key("prompt_cache_key").null().key("prompt_cache_retention").null();
+    w.end_array();
+    repeat("parallel_tool_calls", Json(true));
+    w.key("presence_penalty").value(0.0);
+    for (const char* key : {"previous_response_id", "prompt_cache_key", "prompt_cache_retention"}) repeat(key, Json());
+    for (const char* key : {"prompt_cache_options", "prompt_cache_diagnostics"}) {
+      if (const Json* said = echo.repeated.find_value(key)) w.key(key).value(*said);
+    }
     w.key("reasoning").begin_object().key("effort").value(echo.effort).key("summary").value(echo.summary).end_object();
-    w.key("safety_identifier").null().key("service_tier").value("default").key("store").value(false);
+    repeat("safety_identifier", Json());
+    w.key("service_tier").value("default");
+    repeat("store", Json(false));
     w.key("temperature").value(echo.temperature.value_or(1.0F));
     w.key("text")
         .begin_object()
@@ -348,13 +360,16 @@ class ResponsesWriter final : public EventWriter {
         .end_object();
     w.key("tool_choice").value(echo.tool_choice).key("tools").value(echo.tools);
     w.key("top_logprobs").value(echo.top_logprobs.value_or(0)).key("top_p").value(echo.top_p.value_or(1.0F));
-    w.key("truncation").value("disabled").key("usage");
+    repeat("truncation", Json("disabled"));
+    w.key("usage");
     if (status_ == "in_progress") {
       w.null();
     } else {
       append_usage(w);
     }
-    w.key("user").value(echo.user).key("metadata").begin_object().end_object().end_object();
+    w.key("user").value(echo.user);
+    repeat("metadata", Json(Json::Object{}));
+    w.end_object();
   }
 
   void append_usage(JsonWriter& w) const {

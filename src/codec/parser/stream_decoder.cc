@@ -8,11 +8,13 @@ namespace di::codec {
 
 namespace {
 
-LogprobEntry::Token describe(const Tokenizer& tokenizer, TokenId id, float logprob) {
+LogprobEntry::Token describe(const Tokenizer& tokenizer, TokenId id, float logprob, bool as_id) {
   LogprobEntry::Token token;
   token.bytes = tokenizer.token_bytes(id);
   token.logprob = logprob;
-  if (is_valid_utf8(token.bytes)) {
+  if (as_id) {
+    token.text = fmt::format("token_id:{}", id);
+  } else if (is_valid_utf8(token.bytes)) {
     token.text = token.bytes;
   } else {
     for (const char byte : token.bytes) token.text += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
@@ -34,9 +36,9 @@ void StreamDecoder::append(TokenId id, const TokenLogprob* logprob) {
   ++tokens_;
   if (logprob == nullptr) return;
   LogprobEntry entry;
-  entry.token = describe(tokenizer_, id, logprob->logprob);
+  entry.token = describe(tokenizer_, id, logprob->logprob, tokens_as_ids_);
   for (const auto& [top_id, top_logprob] : logprob->top) {
-    entry.top.push_back(describe(tokenizer_, top_id, top_logprob));
+    entry.top.push_back(describe(tokenizer_, top_id, top_logprob, tokens_as_ids_));
   }
   logprobs_.push_back(std::move(entry));
 }

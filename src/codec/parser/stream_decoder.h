@@ -38,7 +38,9 @@ struct Piece {
 
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  // `tokens_as_ids`: log probabilities name tokens as `token_id:N`.
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool tokens_as_ids = false)
+      : tokenizer_(tokenizer), tokens_as_ids_(tokens_as_ids) {}
 
   // Calls sink(piece) -> bool for each finished piece; false stops, the rest of the ids is then ignored.
   template <class Sink>
@@ -74,6 +76,7 @@ class StreamDecoder {
   }
 
   const Tokenizer& tokenizer_;
+  const bool tokens_as_ids_;
   std::string bytes_;  // of the ids not yet sent
   std::string text_;   // of the piece being sent
   uint32_t tokens_ = 0;

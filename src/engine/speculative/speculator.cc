@@ -18,7 +18,8 @@ Transforms transforms_of(const SamplingParams& p) {
 bool has_processors(const SequenceSpec& spec, int64_t output_tokens) {
   const SamplingParams& p = spec.sampling;
   return output_tokens < spec.stop.min_tokens || p.repetition_penalty != 1.0 || p.frequency_penalty != 0.0 ||
-         p.presence_penalty != 0.0 || !p.logit_bias.empty() || !p.allowed_token_ids.empty() || !p.bad_words.empty();
+         p.presence_penalty != 0.0 || (p.thinking_budget >= 0 && output_tokens >= p.thinking_budget) ||
+         !p.logit_bias.empty() || !p.allowed_token_ids.empty() || !p.bad_words.empty();
 }
 
 // Whether the mask leaves one token: draft and target then both take it.
@@ -108,7 +109,7 @@ VerifiedRows Speculator::verify(int32_t slot, const SequenceSpec& spec, std::spa
     } else if (sampler_.transform(row, transforms_of(params))) {
       verdict = verifier_.verify(sampler_, lane.q[at], lane.tokens[at], params.seed, position);
       token = OutputToken{verdict.token, 0, {}};
-      if (params.logprobs) sampler_.describe(*token, params.top_logprobs, vocab);
+      if (params.logprobs) sampler_.describe(*token, params.top_logprobs, vocab, params.logprob_token_ids);
     }
     if (!token) {
       out.failed = out.tokens.empty();  // what was accepted before stands; the next step fails at its first row
