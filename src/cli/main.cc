@@ -253,24 +253,8 @@ void add_chat_options(CLI::App& app, ChatOptions& o) {
   app.add_option("--seed", o.seed, "Same seed, same answer")->check(CLI::NonNegativeNumber);
 }
 
-// Keys, limits and what the API accepts.
-void add_api_options(CLI::App& app, ServeOptions& o) {
-  server::ServerConfig& s = o.server;
-  app.add_option("--api-key", s.auth.keys,
-                 "Accept this key: KEY[:TENANT[:ROLE[:MAX_CONCURRENCY[:RPM[:TPM]]]]]; repeatable")
-      ->type_name("KEY")
-      ->delimiter(',');
-  app.add_option("--api-key-file", s.auth.key_file, "Keys, one per line in the same form; read again when it changes")
-      ->type_name("FILE");
-  app.add_flag("--require-auth", s.require_auth, "Do not start on an address that others can reach without a key");
-  app.add_flag("--metrics-auth", s.auth.metrics_auth, "/metrics needs a key with the scope metrics");
-  app.add_option("--kv-secret-file", o.kv_secret_file, "Secret of the cache namespaces; made when it is not there")
-      ->type_name("FILE");
-  app.add_option("--cors-origins", s.cors_origins, "Origins whose pages may call this server; * for all")
-      ->delimiter(',');
-  app.add_option("--root-path", s.http.root_path, "Prefix of all paths, such as /llm")->type_name("PATH");
-  app.add_flag("--strict-fields", s.strict_fields, "Refuse members of a body that are not known");
-  app.add_flag("--allow-priority", s.allow_priority, "Let every client set a priority");
+// The form of answers, and what is written down of requests.
+void add_answer_options(CLI::App& app, server::ServerConfig& s) {
   app.add_flag("--nonstream-keep-alive", s.nonstream_keep_alive,
                "Send blank lines before an answer in one piece (the status is 200 from the start)");
   app.add_flag("--usage-details", s.usage_details, "The usage of an answer tells how many drafts it took");
@@ -299,6 +283,27 @@ void add_api_options(CLI::App& app, ServeOptions& o) {
                  "Write the bodies of requests to this file, one a line; beyond 64 MiB it becomes FILE.1")
       ->type_name("FILE");
   app.add_flag("--metrics-tenant", s.metrics_tenant, "Series of requests and tokens by tenant among the metrics");
+}
+
+// Keys, limits and what the API accepts.
+void add_api_options(CLI::App& app, ServeOptions& o) {
+  server::ServerConfig& s = o.server;
+  app.add_option("--api-key", s.auth.keys,
+                 "Accept this key: KEY[:TENANT[:ROLE[:MAX_CONCURRENCY[:RPM[:TPM]]]]]; repeatable")
+      ->type_name("KEY")
+      ->delimiter(',');
+  app.add_option("--api-key-file", s.auth.key_file, "Keys, one per line in the same form; read again when it changes")
+      ->type_name("FILE");
+  app.add_flag("--require-auth", s.require_auth, "Do not start on an address that others can reach without a key");
+  app.add_flag("--metrics-auth", s.auth.metrics_auth, "/metrics needs a key with the scope metrics");
+  app.add_option("--kv-secret-file", o.kv_secret_file, "Secret of the cache namespaces; made when it is not there")
+      ->type_name("FILE");
+  app.add_option("--cors-origins", s.cors_origins, "Origins whose pages may call this server; * for all")
+      ->delimiter(',');
+  app.add_option("--root-path", s.http.root_path, "Prefix of all paths, such as /llm")->type_name("PATH");
+  app.add_flag("--strict-fields", s.strict_fields, "Refuse members of a body that are not known");
+  app.add_flag("--allow-priority", s.allow_priority, "Let every client set a priority");
+  add_answer_options(app, s);
   app.add_option("--responses-store", s.responses_store, "Responses kept for previous_response_id; 0: none")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--exact-replay-memory", s.exact_replay_bytes,
@@ -804,7 +809,8 @@ int main_program(int argc, char** argv) {
     for (const std::string& argument : root.remaining(true)) {
       if (const std::string near = nearest_name(root, argument); !near.empty()) hint += " Did you mean " + near + "?";
     }
-    if (hint.empty() && dynamic_cast<const CLI::RequiredError*>(&e) != nullptr) hint = " (--help lists what there is)";
+    if (hint.empty() && e.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError))
+      hint = " (--help lists what there is)";
     std::fprintf(stderr, "deepinfer: %s%s\n", e.what(), hint.c_str());
     return kUsage;
   }

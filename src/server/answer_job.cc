@@ -143,18 +143,16 @@ void AnswerJob::deliver(std::size_t prompt, engine::Output output) {
   if (!last && started_ && must_wait()) return;
   started_ = true;
   held_tokens_ = 0;
+  if (app_.config().stream_interval_ms > 0) passed_on_ns_ = app_.clock().now_ns();
   if (ready_) schedule_locked();
 }
 
 // With an interval, tokens after the first wait until there are enough of them or the time is over.
-bool AnswerJob::must_wait() {
+bool AnswerJob::must_wait() const {
   const ServerConfig& config = app_.config();
   if (config.stream_interval_ms == 0) return held_tokens_ < config.stream_interval;
   if (config.stream_interval > 1 && held_tokens_ >= config.stream_interval) return false;
-  const int64_t now = app_.clock().now_ns();
-  if (now - passed_on_ns_ < config.stream_interval_ms * kNsPerMs) return true;
-  passed_on_ns_ = now;
-  return false;
+  return app_.clock().now_ns() - passed_on_ns_ < config.stream_interval_ms * kNsPerMs;
 }
 
 void AnswerJob::schedule_locked() {

@@ -81,7 +81,7 @@ class AnswerJob : public Job, public std::enable_shared_from_this<AnswerJob> {
   };
 
   void deliver(std::size_t prompt, engine::Output output);
-  bool must_wait();
+  bool must_wait() const;
   void schedule_locked();
   void pump();
   void begin();

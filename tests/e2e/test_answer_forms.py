@@ -340,8 +340,8 @@ def test_a_long_conversation_without_its_oldest_turns(script_file):
 
 
 def test_why_a_prompt_was_not_in_the_cache(server, script_file):
-    def ask_about(other, text="word " * 300, one=server, **more):
-        request = body("responses", text) | {"prompt_cache_options": {"comparison_response_id": other}} | more
+    def ask_about(other, words="word " * 300, one=server, **more):
+        request = body("responses", words) | {"prompt_cache_options": {"comparison_response_id": other}} | more
         return one.json("POST", PATHS["responses"], request)
 
     first = server.json("POST", PATHS["responses"], body("responses", "word " * 300))
@@ -383,7 +383,7 @@ def test_a_thinking_budget(server, script_file, api, streamed):
     with scripted_server(script_file, "--enforce-thinking-budget") as strict:
         for budget in (1, 8, 33):
             answer = send(strict, api, request(budget))
-            assert 0 < answer.reasoning.count("hm") <= budget and whole.reasoning.startswith(answer.reasoning)
+            assert len(ids_of(server, answer.reasoning)) == budget and whole.reasoning.startswith(answer.reasoning)
             # The script goes on as if nothing had happened: what follows is text now.
             assert answer.text.count("hm") + answer.reasoning.count("hm") >= 59, answer
         assert send(strict, api, request(5000)).same_as(whole)
