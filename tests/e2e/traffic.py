@@ -164,7 +164,7 @@ def complete(server, rng):
 
 
 def constrained(server, rng):
-    schema = {"type": "object", "properties": {f"k{rng.randint(0, 10 ** 6)}": {"type": "boolean"}}, "additionalProperties": False}
+    schema = {"type": "object", "properties": {f"k{rng.randint(0, 60)}": {"type": "boolean"}}, "additionalProperties": False}
     body = request_of(rng, "chat", response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}})
     return exchange(server, wire.PATHS["chat"], body, "chat", False)
 
