@@ -60,10 +60,18 @@ struct RenderedPrompt {
 RenderedPrompt render_conversation(const Conversation& conversation, ModelVersion version,
                                    const SpecialSpellings& special = {});
 
-// Ids of a rendered prompt. With a pool, long texts are cut at proven safe positions and encoded by all workers; the
-// ids are the same. Error (kInternal): a special token that the tokenizer does not have.
+// Where the wall time of one encode_prompt goes, in seconds. Without a pool everything is `encode`.
+struct EncodeTimes {
+  double cut = 0;     // finding the stretches, on the caller
+  double encode = 0;  // on all workers, waking and waiting for them included
+  double join = 0;    // putting the workers' ids in order, on the caller
+};
+
+// Ids of a rendered prompt. With a pool, texts of 64 KiB and more are cut at proven safe positions and encoded by all
+// workers; the ids are the same. Error (kInternal): a special token that the tokenizer does not have. Any number of
+// threads may call it at once, but one pool serves one caller at a time (base/thread_pool.h).
 Result<std::vector<TokenId>> encode_prompt(const RenderedPrompt& prompt, const Tokenizer& tokenizer,
-                                           ThreadPool* pool = nullptr);
+                                           ThreadPool* pool = nullptr, EncodeTimes* times = nullptr);
 
 // render_conversation, then encode_prompt.
 Result<std::vector<TokenId>> encode_conversation(const Conversation& conversation, ModelVersion version,
