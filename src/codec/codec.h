@@ -130,8 +130,14 @@ struct ResponsesEcho {
   Json tools;        // re-serialized
   std::optional<uint8_t> top_logprobs;
   std::optional<std::string> user;
-  // Function name -> (namespace, local name), sorted by function name; absent: split names at the first "::".
-  std::optional<std::vector<std::pair<std::string, std::pair<std::string, std::string>>>> namespaces;
+  // The functions that stand for members of namespaces; a call of one is answered with its namespace and own name.
+  struct NamespaceTool {
+    std::string function;
+    std::string name_space;
+    std::string name;
+    bool found = false;  // by a search in the history, not declared by the request
+  };
+  std::vector<NamespaceTool> namespaces;
   std::vector<std::string> custom_tools;
   bool client_tool_search = false;
   // Members of the response that repeat the request or what a server knows of it, instead of their defaults (extended
@@ -226,8 +232,8 @@ class OutputProcessor {
   void correct_usage(const PromptUsage& usage);
   // From here on the usage reports these.
   void set_speculation(const SpeculationUsage& usage);
-  // One step's ids, without the end-of-sequence id. `logprobs` is empty or has one entry per id.
-  Result<void> tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs,
+  // One step's ids, without the end-of-sequence id. `logprobs`, when given, has one entry per id.
+  Result<void> tokens(std::span<const TokenId> ids, std::optional<std::span<const TokenLogprob>> logprobs,
                       std::vector<StreamEvent>& out);
   // Text that was decoded elsewhere.
   Result<void> text(std::string_view content, uint32_t token_count, std::vector<StreamEvent>& out);

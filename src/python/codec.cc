@@ -277,6 +277,7 @@ class Output {
     const std::vector<int32_t> list = ids_of(ids);
     std::vector<di_codec_logprob> entries;
     std::vector<std::vector<di_codec_top_logprob>> tops;
+    const di_codec_logprob none = {};  // an empty list is a list
     if (logprobs) {
       for (const auto& [value, top] : *logprobs) {
         auto& kept = tops.emplace_back();
@@ -286,7 +287,10 @@ class Output {
         entries.push_back({(*logprobs)[i].first, tops[i].data(), tops[i].size()});
     }
     checked_status([&](di_codec_error** error) {
-      return di_codec_output_tokens(handle_.get(), list.data(), list.size(), logprobs ? entries.data() : nullptr,
+      return di_codec_output_tokens(handle_.get(), list.data(), list.size(),
+                                    !logprobs         ? nullptr
+                                    : entries.empty() ? &none
+                                                      : entries.data(),
                                     entries.size(), error);
     });
     return events();

@@ -128,12 +128,13 @@ Result<void> ChatJob::write_tokens(std::size_t index, const engine::Output& outp
   }
   if (!form_.answer_start.empty() || form_.prompt_ids)
     choices_[index].ids.insert(choices_[index].ids.end(), ids.begin(), ids.end());
-  const std::vector<codec::TokenLogprob> logprobs =
-      request_.sampling.logprobs ? logprobs_of(output) : std::vector<codec::TokenLogprob>{};
+  std::vector<codec::TokenLogprob> logprobs;
+  std::optional<std::span<const codec::TokenLogprob>> given;
+  if (request_.sampling.logprobs) given = logprobs = logprobs_of(output);
   processor.correct_usage({static_cast<uint32_t>(prompt_tokens()), static_cast<uint32_t>(cached_tokens())});
   if (const auto drafts = speculation_usage()) processor.set_speculation(*drafts);
   std::vector<codec::StreamEvent> events;
-  const Result<void> ok = processor.tokens(ids, logprobs, events);
+  const Result<void> ok = processor.tokens(ids, given, events);
   // A stop string ends the choice in here; its last events wait for write_end().
   if (processor.stopped_by_sequence()) {
     send_last_chat_events(events, choices_[index]);

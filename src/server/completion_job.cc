@@ -98,7 +98,9 @@ Result<void> CompletionJob::write_tokens(std::size_t index, const engine::Output
     logprobs.push_back(std::move(entry));
   }
   std::vector<codec::StreamEvent> events;
-  const Result<void> ok = choice.processor.tokens(ids, logprobs, events);
+  std::optional<std::span<const codec::TokenLogprob>> given;
+  if (spec_.logprobs >= 0) given = logprobs;
+  const Result<void> ok = choice.processor.tokens(ids, given, events);
   take_events(index, events);
   return ok;
 }

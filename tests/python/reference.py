@@ -72,10 +72,6 @@ class Request:
     def __init__(self, api, body, options):
         self.api = api
         asked = REQUESTS[api](body)
-        self.namespaces = self.echo = None
-        if api == "responses":
-            self.namespaces = asked.namespace_tool_map(options)
-            self.echo = asked.echo()
         self.inner = asked.convert(options)
         self.version = "v4" if self.inner.model_version == VERSIONS["v4"] else "v41"
 
@@ -109,8 +105,6 @@ class Request:
 
     def processor(self, tokenizer, response_id, model, signature=None):
         generator = REQUESTS[self.api].chunk_generator(self.inner, response_id, model)
-        if self.api == "responses":
-            generator = generator.with_namespace_tool_map(self.namespaces).with_echo(self.echo)
         if signature is not None:
             generator = generator.with_signature(signature)
         return recipe.StreamProcessor(generator, self.inner.parsing_options, tokenizer)

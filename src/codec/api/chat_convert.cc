@@ -102,6 +102,7 @@ class Converter {
     return message;
   }
 
+  // First the form of every block, then, in an assistant's message, that there are images at all, then the images.
   ApiResult<void> content(const Content& content, size_t i, Message& out) {
     if (!content.blocks) {
       out.content.append(content.text);
@@ -119,6 +120,12 @@ class Converter {
       } else {
         DI_TRY(image(block, i, b, out));
       }
+    }
+    if (out.role == Message::Role::kAssistant && !out.image_sources.empty()) {
+      return bad_request("Image in assistant message is not supported");
+    }
+    for (const ImageSource& source : out.image_sources) {
+      if (source.kind == ImageSource::Kind::kDataUrl) DI_TRY(check_image_data_url(source.location, source.path));
     }
     return {};
   }
@@ -142,8 +149,6 @@ class Converter {
               "file data directly with base64 data url instead.",
               source.path, b, block.url.size(), kMaxImageUrl);
         }
-      } else {
-        DI_TRY(check_image_data_url(block.url, source.path));
       }
     }
     out.content.append_image(options_.special.image);
@@ -161,16 +166,16 @@ class Converter {
     }
     if (block.file_id) return check_file_id(path, options_);
     const std::optional<DataUrl> data = parse_data_url(*block.file_data);
-    if (!data || block.file_data->find("base64,") == std::string_view::npos) {
-      return bad_request("{}: file_data is not a valid base64 data url", path);
-    }
+    if (!data) return bad_request("{}: file_data is not a valid base64 data url", path);
     if (!is_supported_image_mime(data->mime)) {
       return bad_request(
           "{}: You have uploaded an unsupported file. Please make sure your file is valid and has one of the following "
           "formats: webp, png, jpeg, and gif.",
           path);
     }
-    if (data->base64 && !is_forgiving_base64(data->body)) return bad_request("{}: Invalid base64 data", path);
+    if (data->base64 && !is_forgiving_base64(data->body)) {
+      return bad_request("{}: file_data is not a valid base64 data url", path);
+    }
     return {};
   }
 
@@ -207,7 +212,6 @@ class Converter {
     Message message;
     message.role = Message::Role::kAssistant;
     if (in.content) DI_TRY(content(*in.content, i, message));
-    if (!message.image_sources.empty()) return bad_request("Image in assistant message is not supported");
     if (in.reasoning_content) message.reasoning_content = *in.reasoning_content;
     message.prefix = in.prefix;
     if (!in.tool_calls) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <unordered_set>
 
 #include "codec/api/json_schema.h"
@@ -45,13 +46,16 @@ std::string_view to_string(OutputConstraint::Kind kind) {
 ApiResult<uint32_t> resolve_max_tokens(const ConvertedRequest& request, uint64_t prompt_tokens,
                                        uint64_t context_limit) {
   const uint64_t requested = request.sampling.max_tokens.value_or(0);
-  if (prompt_tokens + requested > context_limit) {
+  // The sum saturates at 32 bits, as the service's does.
+  const uint64_t total =
+      std::max(prompt_tokens, std::min<uint64_t>(prompt_tokens + requested, std::numeric_limits<uint32_t>::max()));
+  if (total > context_limit) {
     ApiError error;
     error.code = "context_length_exceeded";
     error.message = fmt::format(
         "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the messages, {} in "
         "the completion). Please reduce the length of the messages or completion.",
-        context_limit, prompt_tokens + requested, prompt_tokens, requested);
+        context_limit, total, prompt_tokens, requested);
     return std::unexpected(std::move(error));
   }
   const Conversation& conversation = request.conversation;

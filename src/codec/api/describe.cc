@@ -152,15 +152,11 @@ std::string request_json(const ConvertedRequest& request) {
   w.key("stream").value(request.stream).key("conversation").raw(conversation_json(request.conversation));
   w.key("inference_options").raw(sampling_json(request.sampling));
   w.key("parsing_options").raw(parsing_json(request.parsing)).key("namespace_tool_map");
-  if (request.echo.namespaces) {
-    w.begin_object();
-    for (const auto& [name, target] : *request.echo.namespaces) {
-      w.key(name).begin_array().value(target.first).value(target.second).end_array();
-    }
-    w.end_object();
-  } else {
-    w.null();
+  w.begin_object();
+  for (const auto& tool : request.echo.namespaces) {
+    if (!tool.found) w.key(tool.function).begin_array().value(tool.name_space).value(tool.name).end_array();
   }
+  w.end_object();
   w.key("warnings").begin_array();
   for (const std::string& warning : request.warnings) w.value(warning);
   w.end_array().end_object();

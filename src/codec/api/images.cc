@@ -25,6 +25,11 @@ std::string_view trim(std::string_view text) {  // C0 controls and spaces
   return text;
 }
 
+// The parser of URLs passes over these, in the scheme and the type alike.
+bool is_tab_or_line_end(char c) {
+  return c == '\t' || c == '\n' || c == '\r';
+}
+
 int hex(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   c = lower(c);
@@ -43,8 +48,11 @@ constexpr std::array<bool, 256> kBase64 = [] {
 
 std::optional<DataUrl> parse_data_url(std::string_view url) {
   url = trim(url);
-  if (url.size() < 5 || lower(url.substr(0, 5)) != "data:") return std::nullopt;
-  url.remove_prefix(5);
+  for (const char expected : std::string_view("data:")) {
+    while (!url.empty() && is_tab_or_line_end(url.front())) url.remove_prefix(1);
+    if (url.empty() || lower(url.front()) != expected) return std::nullopt;
+    url.remove_prefix(1);
+  }
   const size_t comma = url.find(',');
   if (comma == std::string_view::npos || url.substr(0, comma).find('#') != std::string_view::npos) return std::nullopt;
   DataUrl out;
@@ -52,7 +60,9 @@ std::optional<DataUrl> parse_data_url(std::string_view url) {
   if (const size_t fragment = out.body.find('#'); fragment != std::string_view::npos) {
     out.body = out.body.substr(0, fragment);
   }
-  std::string_view head = trim(url.substr(0, comma));
+  std::string written(url.substr(0, comma));
+  std::erase_if(written, is_tab_or_line_end);
+  std::string_view head = trim(written);
   if (head.size() >= 6 && lower(head.substr(head.size() - 6)) == "base64") {
     std::string_view before = head.substr(0, head.size() - 6);
     while (!before.empty() && before.back() == ' ') before.remove_suffix(1);

@@ -275,6 +275,12 @@ class Converter {
 
   ApiResult<void> result_content(const std::vector<ResultBlock>& blocks, size_t i, size_t b, Message& message,
                                  std::vector<ToolDefinition>& referenced) {
+    for (const ResultBlock& block : blocks) {  // an unknown tool is named before a broken image
+      if (block.type == ResultBlock::Type::kToolReference && !known_tools_.contains(block.text)) {
+        return bad_request("messages.{}.content.{}: tool reference '{}' not found in available tools", i, b,
+                           block.text);
+      }
+    }
     for (size_t k = 0; k < blocks.size(); ++k) {
       const ResultBlock& block = blocks[k];
       if (k > 0) message.content.append("\n\n");
@@ -291,12 +297,7 @@ class Converter {
           break;
         }
         case ResultBlock::Type::kToolReference: {
-          const auto tool = known_tools_.find(block.text);
-          if (tool == known_tools_.end()) {
-            return bad_request("messages.{}.content.{}: tool reference '{}' not found in available tools", i, b,
-                               block.text);
-          }
-          referenced.push_back(tool->second);
+          referenced.push_back(known_tools_.at(block.text));
           message.content.append(block.text);
           break;
         }
@@ -372,6 +373,7 @@ class Converter {
         return text(document(block.media_type));
       case Block::Type::kImage: {
         if (!v41()) return text(kUnsupportedImage);
+        DI_TRY(text(""));
         const std::string path = fmt::format("messages.{}.content[{}]", i, b);
         Message unused;
         DI_TRY(image(block.image, path, path, unused));  // a broken image is named first
@@ -478,9 +480,8 @@ void filter_system_tools(Conversation& conversation) {
     for (const ToolDefinition& tool : *message.tools) {
       if (const auto at = selected.find(tool.name); at != selected.end()) kept.push_back(*at->second);
     }
-    message.tools.reset();
-    if (!kept.empty()) message.tools = std::move(kept);
-    return !message.tools && message.content.empty();
+    message.tools = std::move(kept);
+    return message.tools->empty() && message.content.empty();
   });
 }
 

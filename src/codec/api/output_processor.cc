@@ -152,7 +152,8 @@ void OutputProcessor::set_speculation(const SpeculationUsage& usage) {
   impl_->state.usage.speculation = usage;
 }
 
-Result<void> OutputProcessor::tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs,
+Result<void> OutputProcessor::tokens(std::span<const TokenId> ids,
+                                     std::optional<std::span<const TokenLogprob>> logprobs,
                                      std::vector<StreamEvent>& out) {
   impl_->state.out = &out;
   if (impl_->done) return {};
@@ -160,12 +161,13 @@ Result<void> OutputProcessor::tokens(std::span<const TokenId> ids, std::span<con
     impl_->done = true;
     return fail(Errc::kInternal, "token chunk received without a tokenizer");
   }
-  if (!logprobs.empty() && logprobs.size() != ids.size()) {
+  if (logprobs && logprobs->size() != ids.size()) {
     impl_->done = true;
-    return fail(Errc::kInternal, "invalid log probabilities: {} log probabilities for {} token IDs", logprobs.size(),
+    return fail(Errc::kInternal, "invalid log probabilities: {} log probabilities for {} token IDs", logprobs->size(),
                 ids.size());
   }
-  impl_->decoder->feed(ids, logprobs, [&](const Piece& piece) { return impl_->piece(piece); });
+  impl_->decoder->feed(ids, logprobs.value_or(std::span<const TokenLogprob>()),
+                       [&](const Piece& piece) { return impl_->piece(piece); });
   return {};
 }
 

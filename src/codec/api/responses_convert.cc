@@ -69,9 +69,9 @@ class Converter {
     apply_thinking(request_.thinking, options_.default_thinking_mode, conversation);
     responses::fill_echo(request_, out_.echo);
     DI_TRY(declared_tools());
-    DI_TRY(choice());
     DI_TRY(input());
     DI_TRY(apply_reasoning_history(options_, "reasoning_text", !tools_.tools.empty(), conversation));
+    DI_TRY(choice());
     DI_TRY(apply_tools(std::move(tools_), options_, out_));
     filter_system_tools(conversation);
     conversation.response_format = request_.format.format;
@@ -152,43 +152,47 @@ class Converter {
   void register_functions(const std::vector<Tool>& tools) {
     for (const Tool& tool : tools) {
       if (tool.type == Tool::Type::kFunction) names_->take(tool.function.name);
-      if (tool.type == Tool::Type::kCustom) names_->take(kApplyPatch);
     }
   }
 
   ApiResult<void> declared_tools() {
     DI_TRY(check_names(request_.tools, "tools"));
-    std::map<std::string, std::pair<std::string, std::string>> map;
-    add_tools(request_.tools, false, [&](const std::string& name, const Tool& tool, const FunctionTool& member) {
-      map[name] = {std::string(tool.function.name), std::string(member.name)};
-    });
-    if (!map.empty()) out_.echo.namespaces.emplace(map.begin(), map.end());
+    register_functions(request_.tools);
+    const size_t items = request_.items && v41() ? request_.items->size() : 0;
+    for (size_t i = 0; i < items; ++i) {
+      DI_TRY(check_names((*request_.items)[i].tools, fmt::format("input[{}].tools", i)));
+      register_functions((*request_.items)[i].tools);
+    }
+    add_tools(request_.tools, false);
+    for (size_t i = 0; i < items; ++i) {
+      const size_t first = tools_.tools.size();
+      add_tools((*request_.items)[i].tools, true);
+      if (tools_.tools.size() == first) continue;
+      discovered_[i].assign(tools_.tools.begin() + static_cast<ptrdiff_t>(first), tools_.tools.end());
+    }
     return {};
   }
 
-  template <class F>
-  void add_tools(const std::vector<Tool>& tools, bool deferred, const F& each_member) {
-    register_functions(tools);
+  // `found`: by a search in the history; such tools are declared in the conversation, not in front of it.
+  void add_tools(const std::vector<Tool>& tools, bool found) {
     for (const Tool& tool : tools) {
       switch (tool.type) {
         case Tool::Type::kFunction:
-          add_tool(std::string(tool.function.name), tool.function, text_of(tool.function.description), deferred);
+          add_tool(std::string(tool.function.name), tool.function, text_of(tool.function.description), found);
           break;
         case Tool::Type::kCustom:
           tools_.tools.push_back(responses::apply_patch_tool(out_.version));
-          tools_.tools.back().defer_loading = deferred;
+          tools_.tools.back().defer_loading = found;
           tools_.has_parameters.push_back(true);
           out_.echo.custom_tools.emplace_back(kApplyPatch);
           break;
         case Tool::Type::kNamespace:
-          add_namespace(tool, deferred,
-                        [&](const std::string& name, const FunctionTool& member) { each_member(name, tool, member); });
+          add_namespace(tool, found);
           break;
         case Tool::Type::kToolSearch:
           if (tool.execution != Execution::kClient) break;
-          out_.echo.client_tool_search = true;
-          if (v41())
-            add_tool(std::string(kToolSearchName), tool.function, text_of(tool.function.description), deferred);
+          out_.echo.client_tool_search = out_.echo.client_tool_search || !found;
+          if (v41()) add_tool(std::string(kToolSearchName), tool.function, text_of(tool.function.description), found);
           break;
         default:
           break;
@@ -196,16 +200,15 @@ class Converter {
     }
   }
 
-  template <class F>
-  void add_namespace(const Tool& tool, bool deferred, const F& each) {
+  void add_namespace(const Tool& tool, bool found) {
     for (const FunctionTool& member : tool.members) {
       const std::string name = names_->declare(tool.function.name, member.name);
       std::optional<std::string> description = text_of(member.description);
       if (v41() && tool.function.description && !tool.function.description->empty()) {
         description = fmt::format("{}\n{}", *tool.function.description, member.description.value_or(""));
       }
-      add_tool(name, member, std::move(description), deferred);
-      each(name, member);
+      add_tool(name, member, std::move(description), found);
+      out_.echo.namespaces.push_back({name, std::string(tool.function.name), std::string(member.name), found});
     }
   }
 
@@ -262,7 +265,6 @@ class Converter {
     if (!v41() && (item.type == Item::Type::kToolSearchCall || item.type == Item::Type::kToolSearchOutput)) return {};
     switch (item.type) {
       case Item::Type::kOther:
-        after_output_ = after_output;
         return {};
       case Item::Type::kMessage:
         return message(item, i, after_output);
@@ -327,7 +329,6 @@ class Converter {
     Message message;
     message.role = Message::Role::kAssistant;
     DI_TRY(content(item.content, i, message));
-    if (!message.image_sources.empty()) return bad_request("input[{}]: Image in assistant message is unsupported", i);
     auto& messages = out_.conversation.messages;
     if (messages.empty() || messages.back().role != Message::Role::kAssistant || messages.back().tool_calls) {
       messages.push_back(std::move(message));
@@ -360,6 +361,7 @@ class Converter {
     }
   }
 
+  // First the form of every block, then, in an assistant's message, that there are images at all, then the images.
   ApiResult<void> content(const Content& content, size_t i, Message& message, std::string_view field = "content") {
     if (!content.blocks) {
       message.content.append(content.text);
@@ -379,6 +381,12 @@ class Converter {
           DI_TRY(image(block, i, fmt::format("input[{}].{}[{}]", i, field, b), message));
           break;
       }
+    }
+    if (message.role == Message::Role::kAssistant && !message.image_sources.empty()) {
+      return bad_request("input[{}]: Image in assistant message is unsupported", i);
+    }
+    for (const ImageSource& source : message.image_sources) {
+      if (source.kind == ImageSource::Kind::kDataUrl) DI_TRY(check_image_data_url(source.location, source.path));
     }
     return {};
   }
@@ -408,8 +416,6 @@ class Converter {
             "base64 data url instead.",
             path, url.size(), kMaxImageUrl);
       }
-    } else {
-      DI_TRY(check_image_data_url(url, source.path));
     }
     message.content.append_image(options_.special.image);
     message.image_sources.push_back(std::move(source));
@@ -422,7 +428,6 @@ class Converter {
     ToolCall call;
     std::optional<Message> output;
     std::vector<Message> notices;
-    std::vector<ToolDefinition> discovered;
   };
 
   ApiResult<void> no_pending() const {
@@ -448,17 +453,18 @@ class Converter {
     if (group_complete()) emit_group();
     DI_TRY(check_call_id(*item.call_id, i));
     if (!call_ids_.emplace(*item.call_id).second) return bad_request("Duplicate 'call_id': {}.", *item.call_id);
-    group_.push_back({{std::string(*item.call_id), std::move(name), std::move(arguments)}, {}, {}, {}});
+    group_.push_back({{std::string(*item.call_id), std::move(name), std::move(arguments)}, {}, {}});
     return {};
   }
 
   ApiResult<void> output(const Item& item, size_t i) {
     Message message;
     message.role = Message::Role::kTool;
+    const bool custom = item.type == Item::Type::kCustomToolCallOutput;  // its id is looked at before its content
+    if (!custom) DI_TRY(content(item.content, i, message, "output"));
     if (!item.call_id) {
       DI_TRY(no_pending());
       emit_group();
-      DI_TRY(content(item.content, i, message, "output"));
       out_.conversation.messages.push_back(std::move(message));
       return {};
     }
@@ -470,24 +476,21 @@ class Converter {
                                  [&](const GroupCall& call) { return call.call.id == *item.call_id; });
     if (at == group_.end() || at->output) return bad_request("Duplicate tool output for call_id: {}.", *item.call_id);
     message.tool_call_id = *item.call_id;
-    if (item.type == Item::Type::kToolSearchOutput) {
-      DI_TRY(search_output(item, i, message, at->discovered));
-    } else {
-      DI_TRY(content(item.content, i, message, "output"));
-    }
+    const bool search = item.type == Item::Type::kToolSearchOutput;
+    if (custom) DI_TRY(content(item.content, i, message, "output"));
+    if (search) DI_TRY(search_output(item, i, message));
     at->output = std::move(message);
     last_output_ = static_cast<size_t>(at - group_.begin());
-    after_output_ = true;
+    after_output_ = !search;
     return {};
   }
 
-  ApiResult<void> search_output(const Item& item, size_t i, Message& message, std::vector<ToolDefinition>& discovered) {
+  ApiResult<void> search_output(const Item& item, size_t i, Message& message) {
     for (const Tool& tool : item.tools) {
       if (tool.type == Tool::Type::kOther) {
         return bad_request("input[{}]: the enum variant ResponsesTool::Unsupported cannot be serialized", i);
       }
     }
-    DI_TRY(check_names(item.tools, fmt::format("input[{}].tools", i)));
     std::string text;
     JsonWriter w(text);
     w.begin_array();
@@ -499,10 +502,8 @@ class Converter {
       for (const FunctionTool& member : tool.members) responses::write_function(w, member, &tool);
     }
     w.end_array();
-    const size_t first = tools_.tools.size();
-    add_tools(item.tools, true, [](const std::string&, const Tool&, const FunctionTool&) {});
     message.content = std::move(text);
-    discovered.assign(tools_.tools.begin() + static_cast<ptrdiff_t>(first), tools_.tools.end());
+    if (const auto at = discovered_.find(i); at != discovered_.end()) group_tools_.push_back(std::move(at->second));
     return {};
   }
 
@@ -520,9 +521,8 @@ class Converter {
       messages.push_back(std::move(*call.output));
       for (Message& notice : call.notices) messages.push_back(std::move(notice));
     }
-    for (GroupCall& call : group_) {
-      if (!call.discovered.empty()) add(Message::Role::kSystem).tools = std::move(call.discovered);
-    }
+    for (std::vector<ToolDefinition>& tools : group_tools_) add(Message::Role::kSystem).tools = std::move(tools);
+    group_tools_.clear();
     group_.clear();
     after_output_ = false;
   }
@@ -541,7 +541,9 @@ class Converter {
   ConvertedRequest out_;
   std::optional<Names> names_;
   ToolRequest tools_;
-  std::vector<GroupCall> group_;  // calls whose outputs are being collected
+  std::vector<GroupCall> group_;                          // calls whose outputs are being collected
+  std::vector<std::vector<ToolDefinition>> group_tools_;  // what the searches of the group found, in order of outputs
+  std::map<size_t, std::vector<ToolDefinition>> discovered_;  // by item: tools that a search found
   std::set<std::string, std::less<>> call_ids_;
   bool after_output_ = false;  // the last item was an output of the group
   size_t last_output_ = 0;

@@ -113,19 +113,12 @@ class ResponsesWriter final : public EventWriter {
 
  private:
   void split_namespace(Item& item) const {
-    const auto& map = state_.request->echo.namespaces;
-    if (map) {
-      const auto at =
-          std::find_if(map->begin(), map->end(), [&](const auto& entry) { return entry.first == item.name; });
-      if (at == map->end()) return;
-      item.name_space = at->second.first;
-      item.name = at->second.second;
-      return;
-    }
-    const size_t colons = item.name.find("::");
-    if (colons == std::string::npos) return;
-    item.name_space = item.name.substr(0, colons);
-    item.name = item.name.substr(colons + 2);
+    const auto& tools = state_.request->echo.namespaces;
+    const auto at =
+        std::find_if(tools.begin(), tools.end(), [&](const auto& tool) { return tool.function == item.name; });
+    if (at == tools.end()) return;
+    item.name_space = at->name_space;
+    item.name = at->name;
   }
 
   // One event: `body` appends the members between the type and the sequence number, each with its comma.

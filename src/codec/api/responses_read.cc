@@ -75,7 +75,12 @@ Read read_tool(const Json& v, bool nested, Tool& out) {
     out.type = static_cast<Tool::Type>(type);
   } else {
     size_t type = 0;
-    DI_TRY(read_tag(v, "ResponsesTool", "type", kTypes, type, nested));
+    const std::optional<uint64_t> number = nested && tag != nullptr ? tag->to_u64() : std::nullopt;
+    if (number && *number >= std::size(kTypes)) {
+      type = std::size(kTypes);
+    } else {
+      DI_TRY(read_tag(v, "ResponsesTool", "type", kTypes, type, nested));
+    }
     out.type = static_cast<Tool::Type>(type);
   }
   const std::string prefix = "struct variant ResponsesTool::";

@@ -371,7 +371,9 @@ di_codec_status di_codec_output_tokens(di_codec_output* output, const int32_t* i
         entry.top.emplace_back(logprobs[i].top[k].id, logprobs[i].top[k].logprob);
       }
     }
-    return output->processor.tokens(std::span(ids, count), list, output->events);
+    std::optional<std::span<const codec::TokenLogprob>> given;
+    if (logprobs != nullptr) given = list;
+    return output->processor.tokens(std::span(ids, count), given, output->events);
   });
 }
 di_codec_status di_codec_output_text(di_codec_output* output, const char* text, size_t size, uint32_t token_count,

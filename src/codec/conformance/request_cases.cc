@@ -1,4 +1,6 @@
 // Conversations, requests and rejections of the vectors: how they are written there, and whether ours are the same.
+#include <map>
+
 #include "codec/api/describe.h"
 #include "codec/conformance/case_files.h"
 
@@ -107,9 +109,12 @@ Result<std::string> request_difference(const Json& c, const Tokenizers& tokenize
   if (!problem.empty()) return problem;
   const Json* map = result.find_value("namespace_tool_map");
   if (map == nullptr) return std::string();
+  std::map<std::string, std::pair<std::string, std::string>> sorted;
+  for (const auto& tool : request->echo.namespaces) {
+    if (!tool.found) sorted[tool.function] = {tool.name_space, tool.name};
+  }
   Json found{Json::Object()};
-  for (const auto& [name, target] :
-       request->echo.namespaces.value_or(decltype(request->echo.namespaces)::value_type())) {
+  for (const auto& [name, target] : sorted) {
     Json& entry = found.set(name, Json());
     entry.push_back(Json(target.first));
     entry.push_back(Json(target.second));

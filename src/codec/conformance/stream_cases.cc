@@ -106,7 +106,9 @@ Result<Result<void>> feed(OutputProcessor& output, const Json& input, std::vecto
   }
   if (kind == "tokens") {
     const std::vector<TokenLogprob> logprobs = DI_TRY(logprobs_of(parts.size() > 2 ? parts[2] : Json()));
-    return output.tokens(DI_TRY(ids_of(parts[1])), logprobs, events);
+    std::optional<std::span<const TokenLogprob>> given;
+    if (parts.size() > 2 && parts[2].is_array()) given = logprobs;
+    return output.tokens(DI_TRY(ids_of(parts[1])), given, events);
   }
   if (!parts[1].is_string()) return fail(Errc::kCorruption, "the value of `{}` must be a string", kind);
   const std::string& text = parts[1].as_string();
