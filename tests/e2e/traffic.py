@@ -180,8 +180,8 @@ def leave(server, rng):
     api = rng.choice(wire.APIS)
     data = post(wire.PATHS[api], request_of(rng, api, stream=rng.random() < .7))
     connection = server.connect()
+    point = rng.random()
     try:
-        point = rng.random()
         connection.send(data[:rng.randint(1, len(data))] if point < .3 else data)
         if point > .6:
             connection.socket.recv(rng.choice([1, 200, 4000]))
@@ -262,10 +262,13 @@ def cancel(server, rng):
     body = request_of(rng, "chat", stream=True) | {"max_tokens": 300}
     with server.connect() as connection:
         connection.send(post(wire.PATHS["chat"], body, [f"X-Request-Id: {name}"]))
+        if not connection.fill():
+            raise ConnectionResetError  # closed without a word, as a server that ends may
         status, headers = connection.read_head()
         if status != 200:
             return refusal(status, connection.read_exactly(int(headers["content-length"])))
-        server.request("POST", f"/v1/requests/{name}/cancel", {})
+        with contextlib.suppress(ConnectionError, http.client.RemoteDisconnected):  # a server that ends hears no more
+            server.request("POST", f"/v1/requests/{name}/cancel", {})
         data = b""
         while chunk := connection.read_chunk():
             data += chunk
