@@ -53,9 +53,10 @@ inline std::string text_of(const std::vector<TokenId>& tokens) {
   return out;
 }
 
-// As by default, but for the time of one mask: these tests run on slow machines and under sanitizers, too.
+// As by default, but for processor time: these tests run on slow machines and under sanitizers, too.
 inline Limits patient() {
   Limits limits;
+  limits.compile_cpu_ms = di::test::kPatientMs;
   limits.mask_cpu_ms = di::test::kPatientMs;
   return limits;
 }
