@@ -5,7 +5,7 @@
 //   auto prompt = encode_conversation(request->conversation, request->version, *tokenizer, options.special);
 //   auto max_tokens = resolve_max_tokens(*request, prompt_tokens, context_limit);
 //   OutputProcessor output(*request, tokenizer, info);
-//   output.ready(usage, events); output.tokens(ids, events); ...; output.finish(reason, events); output.close(events);
+//   output.ready(usage, events); output.tokens(ids, {}, events); output.finish(reason, events); output.close(events);
 //
 // Everything here is safe to call from several threads at once; one OutputProcessor belongs to one thread at a time.
 // The library's default policy is `official`: byte for byte what the official service does.

@@ -90,8 +90,8 @@ Read read_block(const Json& v, bool extended, Block& out) {
     case Block::Type::kDocument:
       return read_struct(v, prefix + "Document", 1, required("source", document_into(out.media_type)));
     case Block::Type::kThinking:
-      return read_struct(v, prefix + "Thinking", 1, required("thinking", into(out.text)),
-                         optional("signature", checked_text()));
+      return read_struct(v, prefix + "Thinking", 1, optional("signature", checked_text()),
+                         required("thinking", into(out.text)));
     case Block::Type::kServerToolUse:
       return read_struct(v, prefix + "ServerToolUse", 1, required("id", into(out.id)), required("name", into(out.name)),
                          required("input", into(out.input)));
@@ -137,11 +137,17 @@ Read read_message(const Json& v, bool extended, RequestMessage& out) {
     return read_error("invalid_type", "invalid length 1, expected adjacently tagged enum MessagesMessage");
   }
   if (content == nullptr) return missing_field("content");
-  if (content->is_string()) return read_text(*content, out.text);
-  if (!content->is_array()) return at_field("content", read_error("invalid_type", "expected a string or a list"));
-  return at_field("content", list_into(out.blocks.emplace(), [&](const Json& block, Block& b) {
-                    return read_block(block, extended, b);
-                  })(*content));
+  if (content->is_string()) {
+    DI_TRY(read_text(*content, out.text));
+  } else if (!content->is_array()) {
+    return at_field("content", read_error("invalid_type", "expected a string or a list"));
+  } else {
+    DI_TRY(at_field("content", list_into(out.blocks.emplace(), [&](const Json& block, Block& b) {
+                      return read_block(block, extended, b);
+                    })(*content)));
+  }
+  if (v.is_array() && v.size() > 2) return detail::length_error(v.size(), "fewer elements in array");
+  return {};
 }
 
 Read read_system(const Json& v, Request& out) {

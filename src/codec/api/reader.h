@@ -180,7 +180,11 @@ Read read_struct(const Json& v, std::string_view expected, size_t skip, const Fi
       return result.has_value();
     };
     if (!(next(fields) && ...)) return result;
-    if (i < list->size()) return detail::length_error(list->size(), "fewer elements in array");
+    if (i < list->size() && skip == 0) return detail::length_error(list->size(), "fewer elements in array");
+    if (i < list->size()) {  // serde words it otherwise inside a tagged value
+      constexpr const char* kExpected = sizeof...(F) == 1 ? " element in sequence" : " elements in sequence";
+      return detail::length_error(list->size() - skip, std::to_string(sizeof...(F)) + kExpected);
+    }
     return {};
   }
   const Json::Object* object = v.if_object();

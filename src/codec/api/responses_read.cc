@@ -49,8 +49,9 @@ auto parameters_into(const Json*& out) {
   };
 }
 
-Read read_function(const Json& v, std::string_view expected, FunctionTool& out) {
-  return read_struct(v, expected, 1, required("name", into(out.name)), optional("description", into(out.description)),
+Read read_function(const Json& v, FunctionTool& out) {
+  return read_struct(v, "struct ResponsesFunctionTool", 1, required("name", into(out.name)),
+                     optional("description", into(out.description)),
                      optional("parameters", parameters_into(out.parameters)), optional("strict", into(out.strict)));
 }
 
@@ -58,7 +59,7 @@ Read read_member(const Json& v, FunctionTool& out) {
   size_t type = 0;
   constexpr std::string_view kTypes[] = {"function", "custom"};
   DI_TRY(read_tag(v, "ResponsesNamespaceTool", "type", kTypes, type, true));
-  if (type == 0) return read_function(v, "struct variant ResponsesNamespaceTool::Function", out);
+  if (type == 0) return read_function(v, out);
   out.custom = true;
   return read_struct(v, "struct variant ResponsesNamespaceTool::Custom", 1, required("name", into(out.name)));
 }
@@ -86,7 +87,7 @@ Read read_tool(const Json& v, bool nested, Tool& out) {
   const std::string prefix = "struct variant ResponsesTool::";
   switch (out.type) {
     case Tool::Type::kFunction:
-      return read_function(v, prefix + "Function", out.function);
+      return read_function(v, out.function);
     case Tool::Type::kCustom:
       return read_struct(v, prefix + "Custom", 1, required("name", into(out.function.name)));
     case Tool::Type::kNamespace:

@@ -57,9 +57,10 @@ bool StreamDecoder::take_text(bool force) {
   return true;
 }
 
-LogprobListRef StreamDecoder::take_logprobs() {
+LogprobListRef StreamDecoder::take_logprobs(size_t tokens) {
   if (logprobs_.empty()) return nullptr;
-  auto list = std::make_shared<const LogprobList>(std::move(logprobs_));
+  LogprobListRef list;
+  if (logprobs_.size() == tokens) list = std::make_shared<const LogprobList>(std::move(logprobs_));
   logprobs_.clear();
   return list;
 }

@@ -65,14 +65,15 @@ class StreamDecoder {
   void append(TokenId id, const TokenLogprob* logprob);
   // The text to send, or nothing while more bytes may complete it.
   bool take_text(bool force);
-  LogprobListRef take_logprobs();
+  // Those of a piece of `tokens` ids: none unless every id had one.
+  LogprobListRef take_logprobs(size_t tokens);
 
   template <class Sink>
   bool flush(bool force, PieceKind kind, const Sink& sink) {
     if (!take_text(force)) return true;
     const uint32_t tokens = tokens_;
     tokens_ = 0;
-    return sink(Piece{text_, kind, tokens, take_logprobs()});
+    return sink(Piece{text_, kind, tokens, take_logprobs(tokens)});
   }
 
   const Tokenizer& tokenizer_;
