@@ -13,7 +13,7 @@ SECONDS = int(os.environ.get("DEEPINFER_SOAK_SECONDS", 0))
 # Stores that grow until they are full are small, so that the warm-up fills them.
 OPTIONS = ("--max-num-seqs", 8, "--exact-replay-memory", "1MiB", "--responses-store", 50, "--diag-responses", 50, "--drain-timeout", "60s")
 OF_ENGINE = {"mock:tokens=30,step_ms=1": ("--test-blocks", 64),
-             "real": ("--max-model-len", 4096, "--kv-memory", "8MiB", "--swa-memory", "16MiB", "--http-workers", 1)}
+             "real": ("--max-model-len", 4096, "--kv-memory", "8MiB", "--swa-memory", "4MiB", "--http-workers", 1)}
 ENGINES = list(OF_ENGINE)[:2 if SECONDS else 1]
 # What an allocator gives back late: between two looks at rest some pages come and go.
 NOISE_MIB = 2
