@@ -21,7 +21,7 @@ void bench_gemv(Session& s) {
       for (int64_t i = 0; i < bytes / one; ++i) weights.push_back(random_weight(s.pool, format, kRows, kCols));
       Buffer memory(one * static_cast<int64_t>(weights.size()));
       memory.fill(s.pool, WeightFormat::kFp4Row);
-      for (const int64_t rows : {int64_t{1}, int64_t{4}}) {
+      for (const int64_t rows : {int64_t{1}, int64_t{4}, int64_t{8}, int64_t{16}}) {
         Buffer x(rows * kCols * size_of(dtype));
         x.fill(s.pool, dtype == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16);
         Buffer y(rows * kRows * 4);

@@ -1,7 +1,7 @@
 // y = x·Wᵀ for stored weights. One structure of summation serves every number of rows: the columns of a weight row are
 // taken in chunks that its format decodes to a few vectors (simd_*.inl.h), each output element has one vector of
 // partial sums, the vectors of the chunks are added to it in order, and sum4 adds its lanes at the end. Hence
-//   * few rows: `direct_tile` decodes in registers and streams the weights once;
+//   * few rows: `direct_tile` decodes in registers, a few weight rows for all rows of x before the next;
 //   * many rows: a panel of weight rows is decoded once into scratch (cache-resident) and `panel_tile` multiplies it;
 // and both give the same bits. x is packed in the chunk order of the format, zero beyond the last column.
 
@@ -181,6 +181,18 @@ inline void decode_tail(const MatView& m, RowRef r, int64_t c, typename D::Kind:
   decode<D>(data, D::scale(scale, 0), w);
 }
 
+inline constexpr int64_t kDirectTile = L == 16 ? 6 : 3;  // rows of x of one register tile
+
+// Up to so many rows of x are multiplied without a decoded panel: decoding again for every tile costs less than a panel
+// is written and read. Where decoding is most of the work (few registers, low formats to bf16) the panel pays sooner,
+// and later when x is short enough to stay in the caches.
+inline constexpr int64_t kDirectLeast = L == 16 ? 12 : 6;
+template <class D>
+inline int64_t direct_limit(int64_t cols) {
+  if (L == 8 || (D::Kind::kLanes > L && D::kBits <= 8)) return kDirectLeast;
+  return cols <= 512 ? 64 : 24;
+}
+
 inline constexpr int64_t kPrefetchTile = 128 * 1024;
 inline constexpr int64_t kPrefetchRow = 2048;
 
@@ -218,14 +230,27 @@ inline void direct_tile(const MatView& m, const typename D::Kind::X* const* x, c
     }
 #pragma GCC unroll 8
     for (int j = 0; j < D::kVecs; ++j) {
-      V v[MR];
+      const int64_t at = c * D::kCols + j * D::Kind::kLanes;
+      if constexpr (MR < 6) {
+        V v[MR];
 #pragma GCC unroll 8
-      for (int i = 0; i < MR; ++i) v[i] = D::Kind::load(in[i] + c * D::kCols + j * D::Kind::kLanes);
+        for (int i = 0; i < MR; ++i) v[i] = D::Kind::load(in[i] + at);
 #pragma GCC unroll 8
-      for (int n = 0; n < NR; ++n) {
-        const V w_n = D::vector(raw[n], scale[kOneScale ? 0 : n], j);
+        for (int n = 0; n < NR; ++n) {
+          const V w_n = D::vector(raw[n], scale[kOneScale ? 0 : n], j);
 #pragma GCC unroll 8
-        for (int i = 0; i < MR; ++i) acc[i][n] = D::Kind::dot(v[i], w_n, acc[i][n]);
+          for (int i = 0; i < MR; ++i) acc[i][n] = D::Kind::dot(v[i], w_n, acc[i][n]);
+        }
+      } else {  // the sums leave room for one vector of x at a time
+        V w_j[NR];
+#pragma GCC unroll 8
+        for (int n = 0; n < NR; ++n) w_j[n] = D::vector(raw[n], scale[kOneScale ? 0 : n], j);
+#pragma GCC unroll 8
+        for (int i = 0; i < MR; ++i) {
+          const V v = D::Kind::load(in[i] + at);
+#pragma GCC unroll 8
+          for (int n = 0; n < NR; ++n) acc[i][n] = D::Kind::dot(v, w_j[n], acc[i][n]);
+        }
       }
     }
   }
@@ -251,20 +276,51 @@ inline void direct_tile(const MatView& m, const typename D::Kind::X* const* x, c
 }
 
 template <class D, int MR, int NR, class Sink>
-inline void direct_rows(const MatView& m, int64_t n0, int64_t n1, const typename D::Kind::X* const* x,
+inline void direct_block(const MatView& m, const RowRef* w, int64_t n, int64_t n1, const typename D::Kind::X* const* x,
+                         int64_t m0, const Sink& sink) {
+  __m128 sums[MR * NR / 4];
+  if (D::kBits == 8 && w[0].scale == w[NR - 1].scale) {
+    direct_tile<D, MR, NR, true>(m, x + m0, w, sums);
+  } else {
+    direct_tile<D, MR, NR, false>(m, x + m0, w, sums);
+  }
+  for (int64_t i = 0; i < MR; ++i) {
+    for (int64_t j = 0; j < NR && n + j < n1; j += 4)
+      sink(m0 + i, n + j, std::min<int64_t>(4, n1 - n - j), sums[(i * NR + j) / 4]);
+  }
+}
+
+// NR rows of W at a time: they are read from memory for the first rows of x and from the first cache for the others.
+template <class D, int NR, class Sink>
+inline void direct_rows(const MatView& m, int64_t n0, int64_t n1, const typename D::Kind::X* const* x, int64_t rows,
                         const Sink& sink) {
+  const int64_t blocks = divide_up(rows, kDirectTile);
   for (int64_t n = n0; n < n1; n += NR) {
     RowRef w[NR];
     for (int64_t i = 0; i < NR; ++i) w[i] = m.row(std::min(n + i, n1 - 1));
-    __m128 sums[MR * NR / 4];
-    if (D::kBits == 8 && w[0].scale == w[NR - 1].scale) {
-      direct_tile<D, MR, NR, true>(m, x, w, sums);
-    } else {
-      direct_tile<D, MR, NR, false>(m, x, w, sums);
-    }
-    for (int64_t i = 0; i < MR; ++i) {
-      for (int64_t j = 0; j < NR && n + j < n1; j += 4)
-        sink(i, n + j, std::min<int64_t>(4, n1 - n - j), sums[(i * NR + j) / 4]);
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t m0 = rows * b / blocks;
+      switch (rows * (b + 1) / blocks - m0) {
+        case 2:
+          direct_block<D, 2, NR>(m, w, n, n1, x, m0, sink);
+          break;
+        case 3:
+          direct_block<D, 3, NR>(m, w, n, n1, x, m0, sink);
+          break;
+#if DI_CPU_AVX512
+        case 4:
+          direct_block<D, 4, NR>(m, w, n, n1, x, m0, sink);
+          break;
+        case 5:
+          direct_block<D, 5, NR>(m, w, n, n1, x, m0, sink);
+          break;
+        case 6:
+          direct_block<D, 6, NR>(m, w, n, n1, x, m0, sink);
+          break;
+#endif
+        default:
+          __builtin_unreachable();
+      }
     }
   }
 }
@@ -356,7 +412,6 @@ inline void panel_tile_rows(int64_t rows, const typename Kind::X* const* x, cons
 
 // x rows (pointers, packed) times a decoded panel of `outputs` rows. Blocks: kRowsPerBlock rows of x share the partial
 // sums in scratch, kDepth elements of a register tile's x rows stay in the first cache.
-inline constexpr int64_t kDirectRows = L == 16 ? 4 : 3;  // up to here rows are multiplied without a decoded panel
 inline constexpr int64_t kRowsPerBlock = 48;
 inline constexpr int64_t kDepthBytes = 2048;
 
@@ -399,7 +454,7 @@ struct Workspace {
 };
 template <class D>
 inline Workspace workspace(Arena& scratch, int64_t rows, int64_t outputs, int64_t cols) {
-  if (rows <= kDirectRows) return {};
+  if (rows <= kDirectLeast) return {};
   return {scratch.take<typename D::Kind::X>((outputs + 3) / 4 * 4 * packed_stride<D>(cols)),
           scratch.take<float>(partial_floats(rows, outputs))};
 }
@@ -408,22 +463,17 @@ inline Workspace workspace(Arena& scratch, int64_t rows, int64_t outputs, int64_
 template <class D, class Sink>
 inline void multiply(const MatView& m, int64_t n0, int64_t n1, const typename D::Kind::X* const* x, int64_t rows,
                      const Workspace& work, const Sink& sink) {
-  switch (rows) {
-    case 0:
-      return;
-    case 1:
-      return direct_rows < D, 1, L == 16 ? 8 : 4 > (m, n0, n1, x, sink);
-    case 2:
-      return direct_rows<D, 2, 4>(m, n0, n1, x, sink);
-    case 3:
-      return direct_rows<D, 3, 4>(m, n0, n1, x, sink);
-#if DI_CPU_AVX512
-    case 4:
-      return direct_rows<D, 4, 4>(m, n0, n1, x, sink);
-#endif
-    default:
-      break;
+  if (rows == 0) return;
+  if (rows == 1) {
+    constexpr int kOutputs = L == 16 ? 8 : 4;
+    for (int64_t n = n0; n < n1; n += kOutputs) {
+      RowRef w[kOutputs];
+      for (int64_t i = 0; i < kOutputs; ++i) w[i] = m.row(std::min(n + i, n1 - 1));
+      direct_block<D, 1, kOutputs>(m, w, n, n1, x, 0, sink);
+    }
+    return;
   }
+  if (rows <= direct_limit<D>(m.cols)) return direct_rows<D, 4>(m, n0, n1, x, rows, sink);
   using Kind = typename D::Kind;
   const int64_t stride = packed_stride<D>(m.cols);
   typename Kind::X* panel = static_cast<typename Kind::X*>(work.panel);
