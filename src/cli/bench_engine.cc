@@ -1,5 +1,6 @@
 // deepinfer bench engine: what the engine itself costs (a runner that only takes time), what requests see that arrive
-// by a fixed trace, and what continuous batching is worth on a model.
+// by a fixed trace, and what continuous batching and the engine's other features are worth on models: the one of the
+// folder, whose weights stay in the caches, and one of random weights that are read from memory.
 
 #include <algorithm>
 #include <cstdio>
@@ -13,8 +14,10 @@
 #include "base/cpu_time.h"
 #include "cli/local_model.h"
 #include "cli/options.h"
+#include "cli/random_folder.h"
 #include "engine/engine.h"
 #include "engine/mock.h"
+#include "kernels/cpu/bench/harness.h"
 
 namespace di::cli {
 namespace {
@@ -35,6 +38,7 @@ struct Arrival {
   int64_t at_ns = 0;
   int32_t prompt = 16;
   int32_t output = 16;
+  int32_t shared = 0;  // first tokens of the prompt, the same in all requests
 };
 
 struct Seen {
@@ -44,8 +48,8 @@ struct Seen {
   double seconds = 0;
 };
 
-// Hands the requests in at their times and waits for all.
-Seen drive(engine::EngineApi& engine, const std::vector<Arrival>& arrivals, const Clock& clock) {
+// Hands the requests in at their times and waits for all. Prompts differ from request to request and by `salt`.
+Seen drive(engine::EngineApi& engine, const std::vector<Arrival>& arrivals, const Clock& clock, uint32_t salt = 0) {
   Seen seen;
   std::mutex mutex;  // guards seen
   std::latch open(static_cast<std::ptrdiff_t>(arrivals.size()));
@@ -54,7 +58,8 @@ Seen drive(engine::EngineApi& engine, const std::vector<Arrival>& arrivals, cons
     clock.sleep_until(start + arrivals[i].at_ns);
     GenerateRequest request;
     for (int32_t k = 0; k < arrivals[i].prompt; ++k) {
-      request.prompt.push_back(3 + (k * 31 + static_cast<int32_t>(i) * 17) % 200);
+      const int32_t own = k < arrivals[i].shared ? 0 : static_cast<int32_t>(i * 17 + salt * 7919);
+      request.prompt.push_back(3 + (k * 31 + own) % 200);
     }
     request.max_tokens = arrivals[i].output;
     request.ignore_eos = true;
@@ -154,18 +159,6 @@ void bench_arrivals(const Clock& clock) {
   }
 }
 
-// How requests are computed: one at a time or all that are there, steps overlapping with the host's work or not.
-struct Mode {
-  const char* name;
-  bool batched;
-  bool async;
-};
-constexpr Mode kModes[] = {
-    {"one request at a time, synchronous", false, false},
-    {"one request at a time", false, true},
-    {"continuous batching, synchronous", true, false},
-    {"continuous batching", true, true},
-};
 constexpr int32_t kConcurrent[] = {1, 8, 32};
 
 struct Rate {
@@ -173,63 +166,197 @@ struct Rate {
   double per_cpu_second = 0;
 };
 
-Rate measure(engine::EngineApi& engine, int32_t concurrent, const Clock& clock) {
+Rate measure(engine::EngineApi& engine, int32_t concurrent, const Arrival& each, uint32_t salt, const Clock& clock) {
   const double cpu = process_cpu_seconds();
-  const Seen seen = drive(engine, std::vector<Arrival>(static_cast<size_t>(concurrent), Arrival{0, 16, 64}), clock);
+  const Seen seen = drive(engine, std::vector<Arrival>(static_cast<size_t>(concurrent), each), clock, salt);
   const auto tokens = static_cast<double>(seen.tokens);
   return {tokens / seen.seconds, tokens / (process_cpu_seconds() - cpu)};
 }
 
-void print_rates(const char* what, const std::function<void(const Mode&, int32_t, Rate&)>& fill) {
-  std::printf(
-      "\n%s: prompts of 16 tokens, answers of 64, all requests at once; tokens/s (tokens per second of CPU)\n\n", what);
+// A row of a table: how requests are computed.
+struct Mode {
+  const char* name;
+  bool batched = true;
+  bool async = true;
+  bool prefix_cache = true;
+  const char* spec = "off";
+};
+
+// One row a mode, one column a number of requests; the last column is over the first row's last figure, the result.
+template <class Modes>
+Result<Rate> print_rates(const char* versus, const Modes& modes,
+                         const std::function<Result<std::vector<Rate>>(const Mode&)>& row) {
   std::printf("| scheduling |");
   for (const int32_t n : kConcurrent) std::printf(" %d concurrent |", n);
-  std::printf(" at 32, over one at a time |\n|---|---|---|---|---|\n");
-  Rate alone;  // 32 requests, one after the other
-  for (const Mode& mode : kModes) {
+  std::printf(" at 32, over %s |\n|---|---|---|---|---|\n", versus);
+  Rate first;
+  for (const Mode& mode : modes) {
+    const std::vector<Rate> rates = DI_TRY(row(mode));
     std::printf("| %s |", mode.name);
-    Rate rate;
-    for (const int32_t n : kConcurrent) {
-      fill(mode, n, rate);
-      std::printf(" %.0f (%.0f) |", rate.per_second, rate.per_cpu_second);
-      std::fflush(stdout);
-    }
-    if (alone.per_second == 0) alone = rate;
-    std::printf(" %.2f (%.2f) |\n", rate.per_second / alone.per_second, rate.per_cpu_second / alone.per_cpu_second);
+    for (const Rate& rate : rates) std::printf(" %.0f (%.0f) |", rate.per_second, rate.per_cpu_second);
+    if (first.per_second == 0) first = rates.back();
+    std::printf(" %.2f (%.2f) |\n", rates.back().per_second / first.per_second,
+                rates.back().per_cpu_second / first.per_cpu_second);
+    std::fflush(stdout);
   }
+  return first;
 }
 
-int bench_batching(const BenchEngineOptions& options, const Clock& clock) {
-  print_rates("Mock, 5 ms a step and 20 us a row", [&](const Mode& mode, int32_t concurrent, Rate& rate) {
-    const auto engine = mock_engine(mode.batched ? 32 : 1, 20'000, mode.async, nullptr, clock);
-    rate = measure(*engine, concurrent, clock);
-  });
-  int status = kOk;
-  print_rates("Model on the CPU", [&](const Mode& mode, int32_t concurrent, Rate& rate) {
-    ModelOptions model;
-    model.folder = options.folder;
-    model.threads = options.threads;
-    model.max_num_seqs = mode.batched ? 32 : 1;
-    model.max_model_len = 256;
-    model.async_scheduling = mode.async;
-    model.spec = "off";
-    const auto loaded = load_model(model, codec::ApiPolicy::kExtended, clock);
-    if (!loaded) {
-      std::fprintf(stderr, "deepinfer bench engine: %s\n", loaded.error().message.c_str());
-      status = loaded.error().exit_status;
-      return;
-    }
-    measure(*(*loaded)->engine, concurrent, clock);  // caches and pages warm
+// What a mode gives on a model: the best of `rounds`, each with prompts of its own.
+Result<std::vector<Rate>> model_rates(const ModelOptions& base, const Mode& mode, const Arrival& each, int32_t rounds,
+                                      const Clock& clock) {
+  ModelOptions model = base;
+  model.max_num_seqs = mode.batched ? 32 : 1;
+  model.max_model_len = 512;
+  model.async_scheduling = mode.async;
+  model.prefix_cache = mode.prefix_cache;
+  model.spec = mode.spec;
+  const auto loaded = load_model(model, codec::ApiPolicy::kExtended, clock);
+  if (!loaded) return fail(Errc::kInvalidRequest, "{}", loaded.error().message);
+  engine::EngineApi& engine = *(*loaded)->engine;
+  uint32_t salt = 1;
+  measure(engine, 1, each, salt++, clock);  // pages are touched, what the prompts share is cached
+  std::vector<Rate> out;
+  for (const int32_t n : kConcurrent) {
     Rate best;
-    for (int round = 0; round < 3; ++round) {
-      const Rate now = measure(*(*loaded)->engine, concurrent, clock);
+    for (int32_t round = 0; round < rounds; ++round) {
+      const Rate now = measure(engine, n, each, salt++, clock);
       best.per_second = std::max(best.per_second, now.per_second);
       best.per_cpu_second = std::max(best.per_cpu_second, now.per_cpu_second);
     }
-    rate = best;
+    out.push_back(best);
+  }
+  return out;
+}
+
+// What the machine gives: bytes read from memory and products, a second.
+struct Ceilings {
+  double read = 0;
+  double flops = 0;
+};
+
+Ceilings measure_ceilings(int32_t threads, bool pairs) {
+  namespace kb = kernels::cpu::bench;
+  kernels::cpu::BenchOptions options;
+  options.threads = threads;
+  kb::Session session(options);
+  kb::Buffer memory(int64_t{256} << 20);
+  memory.fill(session.pool, kernels::WeightFormat::kFp4Row);
+  const bool multiplies_pairs = pairs && options.isa >= kernels::cpu::Isa::kAvx512Bf16;
+  const auto rate = [&](const kb::Contestant& what, double amount) {
+    const kb::Timing time = kb::race({what}, 5).front();
+    return amount / (session.pool.size() == 1 ? time.median_cpu() : time.best());
+  };
+  constexpr double kFlops = 2e9;
+  return {rate(kb::read_contestant(session, memory), static_cast<double>(memory.bytes())),
+          rate(kb::peak_contestant(session, kFlops, multiplies_pairs), kFlops)};
+}
+
+// Steps of 1 and 32 rows at the ceilings, and what continuous batching can give at 32 over a token alone as measured.
+void print_limit(const StepWork& work, const Ceilings& ceilings, bool from_memory, const Rate& alone, int32_t threads) {
+  const auto step_ms = [&](double rows) {
+    const double read = from_memory ? work.bytes(rows) / ceilings.read : 0;
+    return 1e3 * std::max(read, rows * work.row_flops / ceilings.flops);
+  };
+  const double alone_ms = 1e3 / (threads == 1 ? alone.per_cpu_second : alone.per_second);
+  std::printf(
+      "\nLimit: a step of 1 row reads %.0f MB of weights, one of 32 rows %.0f MB, %.0f MFLOP a row; the machine reads "
+      "%.1f GB/s and does %.0f GFLOP/s. A step of 1 row takes at least %.2f ms%s, one of 32 rows %.2f ms; a token "
+      "alone took %.2f ms, so batching can give at most %.1f times.\n",
+      work.bytes(1) * 1e-6, work.bytes(32) * 1e-6, work.row_flops * 1e-6, ceilings.read * 1e-9, ceilings.flops * 1e-9,
+      step_ms(1), from_memory ? "" : " (products alone, the weights stay in the caches)", step_ms(32), alone_ms,
+      32 * alone_ms / step_ms(32));
+}
+
+constexpr Mode kBatching[] = {
+    {.name = "one request at a time, synchronous", .batched = false, .async = false},
+    {.name = "one request at a time", .batched = false},
+    {.name = "continuous batching, synchronous", .async = false},
+    {.name = "continuous batching"},
+};
+constexpr Mode kFeatures[] = {
+    {.name = "all", .spec = "dspark"},
+    {.name = "without continuous batching", .batched = false, .spec = "dspark"},
+    {.name = "without asynchronous steps", .async = false, .spec = "dspark"},
+    {.name = "without prefix cache", .prefix_cache = false, .spec = "dspark"},
+    {.name = "without speculation"},
+};
+
+Result<void> bench_mock(const Clock& clock) {
+  std::printf(
+      "\nMock, 5 ms a step and 20 us a row: prompts of 16 tokens, answers of 64, all requests at once; "
+      "tokens/s (tokens per second of CPU)\n\n");
+  const Result<Rate> done = print_rates("one at a time", kBatching, [&](const Mode& mode) -> Result<std::vector<Rate>> {
+    std::vector<Rate> out;
+    for (const int32_t n : kConcurrent) {
+      const auto engine = mock_engine(mode.batched ? 32 : 1, 20'000, mode.async, nullptr, clock);
+      out.push_back(measure(*engine, n, {.prompt = 16, .output = 64}, 0, clock));
+    }
+    return out;
   });
-  return status;
+  if (!done) return std::unexpected(done.error());
+  return {};
+}
+
+Result<void> bench_folder(const ModelOptions& model, const Clock& clock) {
+  constexpr Arrival kEach{.prompt = 16, .output = 64};
+  std::printf(
+      "\nThe model of the folder: prompts of 16 tokens, answers of 64, all requests at once, without drafts;\n"
+      "tokens/s (tokens per second of CPU)\n\n");
+  const Rate alone = DI_TRY(print_rates("one at a time", kBatching,
+                                        [&](const Mode& mode) { return model_rates(model, mode, kEach, 2, clock); }));
+  print_limit(DI_TRY(step_work(model.folder)), measure_ceilings(model.threads, false), false, alone, model.threads);
+  constexpr Arrival kShared{.prompt = 272, .output = 64, .shared = 256};
+  std::printf("\nThe same with prompts of 272 tokens, 256 of them shared by all requests, and with drafts\n\n");
+  const Result<Rate> done =
+      print_rates("all", kFeatures, [&](const Mode& mode) { return model_rates(model, mode, kShared, 1, clock); });
+  if (!done) return std::unexpected(done.error());
+  return {};
+}
+
+// Dense parts of 190 MB, 12 MB of experts a layer; a row reads most of it.
+Json wide_model() {
+  Json widths;
+  for (const auto& [name, value] : {std::pair{"hidden_size", 2048},
+                                    {"num_attention_heads", 16},
+                                    {"head_dim", 256},
+                                    {"q_lora_rank", 1024},
+                                    {"o_groups", 4},
+                                    {"o_lora_rank", 512},
+                                    {"moe_intermediate_size", 1024},
+                                    {"n_routed_experts", 4},
+                                    {"num_experts_per_tok", 2}}) {
+    widths.set(name, value);
+  }
+  return widths;
+}
+
+Result<void> bench_wide(const ModelOptions& base, const Clock& clock) {
+  constexpr Arrival kEach{.prompt = 16, .output = 24};
+  const TemporaryFolder folder = DI_TRY(TemporaryFolder::create());
+  DI_TRY(write_random_folder(base.folder, wide_model(), folder.path()));
+  ModelOptions model = base;
+  model.folder = folder.path().string();
+  model.numerics = "trained";
+  std::printf(
+      "\nRandom weights, width 2048, 10 layers, FP8 and MXFP4, activations quantised as in training: prompts of 16\n"
+      "tokens, answers of 24, all requests at once; tokens/s (tokens per second of CPU)\n\n");
+  const Rate alone = DI_TRY(print_rates("one at a time", kBatching,
+                                        [&](const Mode& mode) { return model_rates(model, mode, kEach, 1, clock); }));
+  print_limit(DI_TRY(step_work(model.folder)), measure_ceilings(model.threads, true), true, alone, model.threads);
+  return {};
+}
+
+int bench_batching(const BenchEngineOptions& options, const Clock& clock) {
+  ModelOptions model;
+  model.folder = options.folder;
+  model.threads = options.threads;
+  Result<void> done = bench_mock(clock);
+  if (done) done = bench_folder(model, clock);
+  if (done) done = bench_wide(model, clock);
+  if (done) return kOk;
+  std::fprintf(stderr, "deepinfer bench engine: %s\n", done.error().message.c_str());
+  return kFailed;
 }
 
 }  // namespace
