@@ -25,9 +25,9 @@ struct StepWork {
 // Of the model in `folder` (its config.json alone). Errors are the loader's.
 Result<StepWork> step_work(const std::string& folder);
 
-// Writes config.json (that of `base` with the members of `widths` in place of its own), model.safetensors and
-// tokenizer.json (that of `base`) into `folder`, which must exist. Values: E4M3 of magnitude 1/2 to 2 and any E2M1
-// under scales of 2^-7, the others up to 1/64: logits stay finite. Errors name the file.
+// Writes config.json (that of `base` with the members of `widths` in place of its own, without those that are null),
+// model.safetensors and tokenizer.json (that of `base`) into `folder`, which must exist. Values: E4M3 of magnitude 1/2
+// to 2 and any E2M1 under scales of 2^-7, the others up to 1/64: logits stay finite. Errors name the file.
 Result<void> write_random_folder(const std::string& base, const Json& widths, const std::filesystem::path& folder);
 
 // A folder in the system's place for temporary files, removed with this object.

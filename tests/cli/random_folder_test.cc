@@ -75,6 +75,17 @@ TEST(RandomFolder, CountsWhatAStepReads) {
   EXPECT_GT(work->row_flops, 2 * 4096 * 128);
 }
 
+TEST(RandomFolder, LeavesOutWhatIsNull) {
+  const auto folder = TemporaryFolder::create();
+  ASSERT_TRUE(folder);
+  Json widths = small();
+  widths.set("quantization_config", nullptr);
+  ASSERT_TRUE(write_random_folder(kBase, widths, folder->path()));
+  const Result<StepWork> work = step_work(folder->path().string());
+  ASSERT_TRUE(work) << work.error().message;
+  EXPECT_EQ(work->expert_bytes, 10 * 4 * 3 * 64 * 128 * 2);  // BF16
+}
+
 TEST(RandomFolder, NamesWhatIsMissing) {
   const auto folder = TemporaryFolder::create();
   ASSERT_TRUE(folder);

@@ -184,13 +184,14 @@ inline void decode_tail(const MatView& m, RowRef r, int64_t c, typename D::Kind:
 inline constexpr int64_t kDirectTile = L == 16 ? 6 : 3;  // rows of x of one register tile
 
 // Up to so many rows of x are multiplied without a decoded panel: decoding again for every tile costs less than a panel
-// is written and read. Where decoding is most of the work (few registers, low formats to bf16) the panel pays sooner,
-// and later when x is short enough to stay in the caches.
+// is written and read, as long as x stays in the second cache. Where decoding is most of the work (few registers, low
+// formats to bf16) the panel pays sooner.
 inline constexpr int64_t kDirectLeast = L == 16 ? 12 : 6;
+inline constexpr int64_t kDirectBytes = 256 * 1024;  // of x
 template <class D>
 inline int64_t direct_limit(int64_t cols) {
   if (L == 8 || (D::Kind::kLanes > L && D::kBits <= 8)) return kDirectLeast;
-  return cols <= 512 ? 64 : 24;
+  return std::clamp<int64_t>(kDirectBytes / (cols * static_cast<int64_t>(sizeof(typename D::Kind::X))), 24, 64);
 }
 
 inline constexpr int64_t kPrefetchTile = 128 * 1024;
