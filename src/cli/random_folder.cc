@@ -166,16 +166,25 @@ Result<StepWork> step_work(const std::string& folder) {
 
 Result<void> write_random_folder(const std::string& base, const Json& widths, const fs::path& folder) {
   Json config = DI_TRY(parse_json_file((fs::path(base) / "config.json").string()));
-  Json* text = config.find("text_config");
-  Json& members = text != nullptr ? *text : config;
-  for (const JsonMember& m : widths.as_object()) {
-    if (m.value.is_null()) {
-      for (Json* object : {&config, &members})
-        std::erase_if(object->as_object(), [&](const JsonMember& o) { return o.key == m.key; });
-    } else {
-      members.set(m.key, m.value);
+  const auto put = [&widths](Json& object) {
+    for (const JsonMember& m : widths.as_object()) {
+      if (m.value.is_null()) {
+        std::erase_if(object.as_object(), [&](const JsonMember& own) { return own.key == m.key; });
+      } else {
+        object.set(m.key, m.value);
+      }
+    }
+  };
+  if (Json* text = config.find("text_config"); text == nullptr) {
+    put(config);
+  } else {
+    put(*text);
+    for (const JsonMember& m : widths.as_object()) {
+      std::erase_if(config.as_object(), [&](const JsonMember& own) { return own.key == m.key; });
     }
   }
+  Json* text = config.find("text_config");
+  Json& members = text != nullptr ? *text : config;
   for (const char* none : {"engram_layer_ids", "engram_num_embeddings"}) members.set(none, Json(Json::Array{}));
   // One ratio a layer; those of the draft layers follow.
   const int64_t layers = DI_TRY(json_i64(members, "num_hidden_layers"));
