@@ -159,5 +159,24 @@ TEST_F(Replay, TruncationComputesTheKeptRowsOnlyAndAllOfTheBlockKv) {
   EXPECT_EQ(block_bytes(*exact, n), block_bytes(*run, n));  // a function of the encoder half: unchanged
 }
 
+// engine.md §6.4: of t trimmed layers the last row's answer needs W + (t-1)·(W-1) rows, not one fewer.
+TEST_F(Replay, TheLosslessRowsGiveTheAnswerOfAllRows) {
+  const int32_t n = 80;
+  const int32_t window = model_->config.sliding_window;
+  const int32_t trimmed = model_->config.num_hidden_layers - model_->schedule.boundary - 1;
+  ASSERT_GE(trimmed, 2);
+  const int32_t keep = window + (trimmed - 1) * (window - 1);
+  const std::vector<int32_t> text = tokens(n, 5);
+  const auto last_row = [&](int32_t kept) {
+    const auto logits =
+        new_run()->feed(text, 0, n, n - 1, nullptr, [&](SequenceChunk& chunk) { chunk.keep_begin = n - kept; });
+    EXPECT_TRUE(logits);
+    return *logits;
+  };
+  const std::vector<float> all = last_row(n);
+  EXPECT_EQ(last_row(keep), all);
+  EXPECT_NE(last_row(keep - 1), all);
+}
+
 }  // namespace
 }  // namespace di::model

@@ -13,6 +13,7 @@ namespace di::kernels::cpu::DI_CPU_ISA {
 // clang-format off
 #include "kernels/cpu/simd/math.inl.h"
 #include "kernels/cpu/simd/gemm.inl.h"
+#include "kernels/cpu/simd/linear.inl.h"
 #include "kernels/cpu/simd/moe.inl.h"
 #include "kernels/cpu/simd/attention.inl.h"
 #include "kernels/cpu/simd/rows.inl.h"
