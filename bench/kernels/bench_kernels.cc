@@ -1,5 +1,6 @@
-// bench_kernels [filter] [--threads N] [--repetitions N] [--isa avx2|avx512|avx512bf16] [--megabytes N]
+// bench_kernels [filter] [--threads N] [--repetitions N] [--isa avx2|avx512|avx512bf16|amx] [--megabytes N]
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -18,8 +19,17 @@ int main(int argc, char** argv) {
       options.megabytes = std::max(16, std::atoi(value()));
     } else if (std::strcmp(argv[i], "--isa") == 0) {
       const char* isa = value();
-      for (const Isa candidate : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
-        if (std::strcmp(isa, name(candidate)) == 0 && candidate <= best_isa()) options.isa = candidate;
+      bool found = false;
+      for (const Isa candidate : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx}) {
+        if (std::strcmp(isa, name(candidate)) != 0 || candidate > best_isa()) continue;
+        options.isa = candidate;
+        found = true;
+      }
+      if (!found) {
+        const char* amx = amx_refusal();
+        std::fprintf(stderr, "--isa %s: this processor runs up to %s%s%s\n", isa, name(best_isa()),
+                     amx == nullptr ? "" : "; ", amx == nullptr ? "" : amx);
+        return 2;
       }
     } else {
       options.filter = argv[i];

@@ -7,6 +7,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/quant.h"
+#include "kernels/cpu_tables.h"
 
 namespace di::kernels {
 namespace {
@@ -412,17 +413,12 @@ TEST_P(Edge, EmptyCallsDoNothing) {
 
 std::vector<const Ops*> tables() {
   std::vector<const Ops*> all{&cpu::reference_ops()};
-  for (const cpu::Isa isa : {cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAvx512Bf16}) {
-    if (cpu::has_avx2() && isa <= cpu::best_isa()) all.push_back(&cpu::ops(isa));
-  }
+  for (const Ops* ops : test::cpu_tables()) all.push_back(ops);
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, Edge, testing::ValuesIn(tables()), [](const auto& parameter) {
-  std::string name = parameter.param->name;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Tables, Edge, testing::ValuesIn(tables()),
+                         [](const auto& parameter) { return test::test_name(*parameter.param); });
 
 }  // namespace
 }  // namespace di::kernels

@@ -3,6 +3,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu_tables.h"
 #include "kernels/ops_compare.h"
 
 namespace di::kernels {
@@ -10,15 +11,7 @@ namespace {
 
 using test::Scale;
 
-std::vector<cpu::Isa> usable_isas() {
-  std::vector<cpu::Isa> isas;
-  for (const cpu::Isa isa : {cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAvx512Bf16, cpu::Isa::kAmx}) {
-    if (cpu::has_avx2() && isa <= cpu::best_isa()) isas.push_back(isa);
-  }
-  return isas;
-}
-
-class Fast : public testing::TestWithParam<std::tuple<cpu::Isa, test::Case>> {
+class Fast : public testing::TestWithParam<std::tuple<const Ops*, test::Case>> {
  protected:
   ThreadPool one_{1};
   ThreadPool three_{3};
@@ -26,9 +19,7 @@ class Fast : public testing::TestWithParam<std::tuple<cpu::Isa, test::Case>> {
   cpu::StreamPtr team_ = cpu::make_stream(three_);
   test::Memory memory_;
   const test::Case& operator_case() const { return std::get<1>(GetParam()); }
-  test::Backend backend(const cpu::StreamPtr& stream) {
-    return {&cpu::ops(std::get<0>(GetParam())), stream.get(), &memory_};
-  }
+  test::Backend backend(const cpu::StreamPtr& stream) { return {std::get<0>(GetParam()), stream.get(), &memory_}; }
 };
 
 TEST_P(Fast, EqualsTheReference) {
@@ -59,9 +50,9 @@ TEST_P(Fast, DoesNotDependOnTheNumberOfThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Operators, Fast,
-                         testing::Combine(testing::ValuesIn(usable_isas()), testing::ValuesIn(test::all_cases())),
+                         testing::Combine(testing::ValuesIn(test::cpu_tables()), testing::ValuesIn(test::all_cases())),
                          [](const auto& parameter) {
-                           return std::string(cpu::name(std::get<0>(parameter.param))) + "_" +
+                           return test::test_name(*std::get<0>(parameter.param)) + "_" +
                                   std::get<1>(parameter.param).name;
                          });
 

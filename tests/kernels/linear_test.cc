@@ -7,18 +7,11 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/plan.h"
+#include "kernels/cpu_tables.h"
 #include "kernels/ops_compare.h"
 
 namespace di::kernels::test {
 namespace {
-
-std::vector<cpu::Isa> isas() {
-  std::vector<cpu::Isa> list;
-  for (const cpu::Isa isa : {cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAvx512Bf16}) {
-    if (isa <= cpu::best_isa()) list.push_back(isa);
-  }
-  return list;
-}
 
 template <WeightFormat kFormat>
 void linear_case(Run& run) {
@@ -27,7 +20,7 @@ void linear_case(Run& run) {
   constexpr Bound kBound{3e-5F};
   const int64_t rows = run.rows();
   const int64_t cols = run.pick<int64_t>({32, 64, 96, 128, 160, 256, 288, 672});
-  const int64_t outputs = run.pick<int64_t>({1, 3, 4, 7, 8, 31, 32, 33, 64, 130});
+  const int64_t outputs = run.pick<int64_t>({1, 3, 4, 7, 8, 16, 31, 32, 33, 48, 64, 130});
   const bool quantise = run.coin();
   const bool accumulate = run.coin();
   const Tensor x = run.input(rows, cols, run.dtype());
@@ -74,10 +67,10 @@ TEST(Linear, AgreesWithTheReference) {
   const cpu::StreamPtr stream = cpu::make_stream(pool);
   Memory reference_memory;
   Memory memory;
-  for (const cpu::Isa isa : isas()) {
-    SCOPED_TRACE(cpu::name(isa));
+  for (const Ops* ops : cpu_tables()) {
+    SCOPED_TRACE(ops->name);
     const Backend reference{&cpu::reference_ops(), stream.get(), &reference_memory};
-    const Backend fast{&cpu::ops(isa), stream.get(), &memory};
+    const Backend fast{ops, stream.get(), &memory};
     for (const Case& c : kCases) {
       for (uint64_t seed = 1; seed <= 40; ++seed) expect_same(reference, fast, c, seed, Scale::kSmall);
     }
@@ -91,10 +84,10 @@ TEST(Linear, BitsDependNeitherOnRowsNorOnThreads) {
   const cpu::StreamPtr stream_three = cpu::make_stream(three);
   Memory memory_one;
   Memory memory_three;
-  for (const cpu::Isa isa : isas()) {
-    SCOPED_TRACE(cpu::name(isa));
-    const Backend a{&cpu::ops(isa), stream_one.get(), &memory_one};
-    const Backend b{&cpu::ops(isa), stream_three.get(), &memory_three};
+  for (const Ops* ops : cpu_tables()) {
+    SCOPED_TRACE(ops->name);
+    const Backend a{ops, stream_one.get(), &memory_one};
+    const Backend b{ops, stream_three.get(), &memory_three};
     for (const Case& c : kCases) {
       for (uint64_t seed = 1; seed <= 15; ++seed) {
         expect_batch_invariant(b, c, seed, Scale::kSmall);

@@ -7,6 +7,7 @@
 #include "base/thread_pool.h"
 #include "kernels/conformance_modules.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu_tables.h"
 #include "support/safetensors.h"
 
 namespace di::kernels {
@@ -30,9 +31,7 @@ std::vector<NamedTensor> named(const test::SafetensorsFile& file) {
 
 std::vector<const Ops*> tables() {
   std::vector<const Ops*> all{&cpu::reference_ops()};
-  for (const cpu::Isa isa : {cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAvx512Bf16}) {
-    if (cpu::has_avx2() && isa <= cpu::best_isa()) all.push_back(&cpu::ops(isa));
-  }
+  for (const Ops* ops : test::cpu_tables()) all.push_back(ops);
   return all;
 }
 

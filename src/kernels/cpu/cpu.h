@@ -16,11 +16,18 @@ namespace di::kernels::cpu {
 enum class Isa : uint8_t { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 bool has_avx2();
+// What this processor runs, the best first choice. kAmx includes everything below it, and the right to use the tiles,
+// which the first call asks the kernel for.
 Isa best_isa();
+// Null when the tiles of AMX can be used in this process, else why not, in one line.
+const char* amx_refusal();
 const char* name(Isa isa);
 
 const Ops& reference_ops();
+// The table of an instruction set that is at most best_isa().
 const Ops& ops(Isa isa);
+// The AMX table with its tile instructions written out, the same bits: for tests. Needs kAvx512Bf16.
+const Ops& emulated_amx_ops();
 
 struct StreamDeleter {
   void operator()(Stream* stream) const;

@@ -26,9 +26,9 @@ void bench_gemv(Session& s) {
         x.fill(s.pool, dtype == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16);
         Buffer y(rows * kRows * 4);
         const Numerics numerics{dtype == DType::kBf16, dtype == DType::kBf16, 32};
-        const auto run = [&] {
+        const auto run = [&](const Ops& table) {
           for (const RandomWeight& w : weights) {
-            s.ops.linear({{x.data(), dtype, rows, kCols, kCols},
+            table.linear({{x.data(), dtype, rows, kCols, kCols},
                           w.weight,
                           numerics,
                           false,
@@ -38,8 +38,12 @@ void bench_gemv(Session& s) {
         };
         const double moved = static_cast<double>(memory.bytes());
         const double flops = 2.0 * static_cast<double>(rows * kRows * kCols) * static_cast<double>(weights.size());
+        std::vector<Contestant> contestants{{"ours", [&] { run(s.ops); }, moved, flops}, read_contestant(s, memory)};
+        if (s.options.isa == Isa::kAmx && dtype == DType::kBf16) {
+          contestants.push_back({"avx512bf16", [&] { run(ops(Isa::kAvx512Bf16)); }, moved, flops});
+        }
         report(fmt::format("gemv {} x {} M={}", name(format), dtype == DType::kF32 ? "fp32" : "bf16", rows),
-               race({{"ours", run, moved, flops}, read_contestant(s, memory)}, s.options.repetitions));
+               race(contestants, s.options.repetitions));
       }
     }
   }
@@ -69,7 +73,7 @@ void gemm_fp32(Session& s, int64_t m, int64_t n, int64_t k, const std::vector<Sg
                            },
                            0.0, flops});
   }
-  contestants.push_back(peak_contestant(s, flops, false));
+  contestants.push_back(peak_contestant(s, flops, Peak::kWide));
   report(fmt::format("gemm fp32 {}x{}x{}", m, n, k), race(contestants, s.options.repetitions));
   double worst = 0.0;
   const float* a = static_cast<const float*>(y.data());
@@ -89,18 +93,19 @@ void gemm_low(Session& s, WeightFormat format, int64_t m, int64_t n, int64_t k) 
   Buffer other(m * n * 4);
   const double flops = 2.0 * static_cast<double>(m * n * k);
   const Numerics numerics{true, true, 32};
-  std::vector<Contestant> contestants{
-      {"ours",
-       [&] {
-         s.ops.linear({{x.data(), DType::kBf16, m, k, k}, w.weight, numerics, false, {y.data(), DType::kF32, m, n, n}},
-                      *s.stream);
-       },
-       0.0, flops}};
+  const auto run = [&](const Ops& table) {
+    table.linear({{x.data(), DType::kBf16, m, k, k}, w.weight, numerics, false, {y.data(), DType::kF32, m, n, n}},
+                 *s.stream);
+  };
+  std::vector<Contestant> contestants{{"ours", [&] { run(s.ops); }, 0.0, flops}};
+  if (s.options.isa == Isa::kAmx)
+    contestants.push_back({"avx512bf16", [&] { run(ops(Isa::kAvx512Bf16)); }, 0.0, flops});
   if (auto product = dnnl_bf16_product(m, n, k, x.data(), plain.data.data(), other.data())) {
     contestants.push_back({"oneDNN bf16", product, 0.0, flops});
   }
-  contestants.push_back(peak_contestant(s, flops, false));
-  if (s.options.isa >= Isa::kAvx512Bf16) contestants.push_back(peak_contestant(s, flops, true));
+  contestants.push_back(peak_contestant(s, flops, Peak::kWide));
+  if (s.options.isa >= Isa::kAvx512Bf16) contestants.push_back(peak_contestant(s, flops, Peak::kPairs));
+  if (s.options.isa == Isa::kAmx) contestants.push_back(peak_contestant(s, flops, Peak::kTiles));
   report(fmt::format("gemm {} x bf16 {}x{}x{}", name(format), m, n, k), race(contestants, s.options.repetitions));
 }
 

@@ -47,7 +47,7 @@ void select_case(Session& s, int32_t n) {
   std::vector<Contestant> contestants{
       {"ours", [&] { s.ops.select(a, *s.stream); }, static_cast<double>(pages.bytes()), flops},
       read_contestant(s, pages),
-      peak_contestant(s, flops, false)};
+      peak_contestant(s, flops, Peak::kWide)};
   report(fmt::format("select 512 of {}", n), race(contestants, s.options.repetitions));
 }
 
@@ -104,7 +104,7 @@ void attention_case(Session& s, int32_t rows) {
   a.o = {o.data(), DType::kBf16, rows, kHeads * kWidth, kHeads * kWidth};
   const double flops = 4.0 * rows * kHeads * 640.0 * kWidth;
   report(fmt::format("attention 64x(128+512)x512 M={}", rows),
-         race({{"ours", [&] { s.ops.attention(a, *s.stream); }, 0.0, flops}, peak_contestant(s, flops, false)},
+         race({{"ours", [&] { s.ops.attention(a, *s.stream); }, 0.0, flops}, peak_contestant(s, flops, Peak::kWide)},
               s.options.repetitions));
 }
 
@@ -153,7 +153,7 @@ void moe_case(Session& s, int64_t rows) {
   report(fmt::format("moe 6+1 of 16, 5120x2304, M={}", rows),
          race({{"ours", [&] { s.ops.moe(a, *s.stream); }, static_cast<double>(bytes), flops},
                read_contestant(s, plain),
-               peak_contestant(s, flops, false)},
+               peak_contestant(s, flops, Peak::kWide)},
               std::max(3, s.options.repetitions / (rows > 16 ? 3 : 1))));
 }
 

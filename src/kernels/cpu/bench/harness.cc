@@ -197,15 +197,25 @@ Contestant read_contestant(Session& s, const Buffer& buffer) {
   return {"read", read, static_cast<double>(n * 8), 0.0};
 }
 
-Contestant peak_contestant(Session& s, double flops, bool pairs) {
-  Probe probe = s.options.isa == Isa::kAvx2     ? probe_avx2()
-                : s.options.isa == Isa::kAvx512 ? probe_avx512()
-                                                : probe_avx512bf16();
-  const auto loop = pairs ? probe.pairs : probe.wide;
-  const double per_round = pairs ? probe.pair_flops : probe.wide_flops;
+Contestant peak_contestant(Session& s, double flops, Peak peak) {
+  const Probe probe = s.options.isa == Isa::kAvx2         ? probe_avx2()
+                      : s.options.isa == Isa::kAvx512     ? probe_avx512()
+                      : s.options.isa == Isa::kAvx512Bf16 ? probe_avx512bf16()
+                                                          : probe_amx();
+  struct Loop {
+    const char* name;
+    float (*run)(int64_t n);
+    double flops;
+  };
+  const Loop loops[] = {{"peak fp32", probe.wide, probe.wide_flops},
+                        {"peak bf16 pairs", probe.pairs, probe.pair_flops},
+                        {"peak bf16 tiles", probe.tiles, probe.tile_flops}};
+  const Loop& chosen = loops[static_cast<size_t>(peak)];
+  const auto loop = chosen.run;
+  const double per_round = chosen.flops;
   const int64_t rounds = static_cast<int64_t>(flops / per_round / s.pool.size()) + 1;
   const auto run = [&s, loop, rounds] { s.pool.parallel([&](int) { loop(rounds); }); };
-  return {pairs ? "peak bf16 pairs" : "peak fp32", run, 0.0, static_cast<double>(rounds * s.pool.size()) * per_round};
+  return {chosen.name, run, 0.0, static_cast<double>(rounds * s.pool.size()) * per_round};
 }
 
 }  // namespace di::kernels::cpu::bench

@@ -77,8 +77,9 @@ const char* name(WeightFormat format);
 
 // Reads all of a buffer on all workers.
 Contestant read_contestant(Session& s, const Buffer& buffer);
-// Multiply-adds at the rate of the registers, about `flops` of them; pairs: with the bf16 instruction.
-Contestant peak_contestant(Session& s, double flops, bool pairs);
+// Multiply-adds at the rate of the registers, about `flops` of them: of fp32, of the bf16 instruction, of matrix tiles.
+enum class Peak : uint8_t { kWide, kPairs, kTiles };
+Contestant peak_contestant(Session& s, double flops, Peak peak);
 
 // cases_*.cc
 void bench_gemv(Session& s);

@@ -448,13 +448,13 @@ inline void multiply_panel(const typename Kind::X* const* x, int64_t rows, const
   }
 }
 
-// What `multiply` needs beside its operands, for up to so many rows and outputs.
+// What `multiply_rows` needs beside its operands, for up to so many rows and outputs.
 struct Workspace {
   void* panel = nullptr;
   float* partial = nullptr;
 };
 template <class D>
-inline Workspace workspace(Arena& scratch, int64_t rows, int64_t outputs, int64_t cols) {
+inline Workspace row_workspace(Arena& scratch, int64_t rows, int64_t outputs, int64_t cols) {
   if (rows <= kDirectLeast) return {};
   return {scratch.take<typename D::Kind::X>((outputs + 3) / 4 * 4 * packed_stride<D>(cols)),
           scratch.take<float>(partial_floats(rows, outputs))};
@@ -462,7 +462,7 @@ inline Workspace workspace(Arena& scratch, int64_t rows, int64_t outputs, int64_
 
 // Outputs [n0, n1) of W for `rows` packed rows: sink(row, n, count ≤ 4, four sums).
 template <class D, class Sink>
-inline void multiply(const MatView& m, int64_t n0, int64_t n1, const typename D::Kind::X* const* x, int64_t rows,
+inline void multiply_rows(const MatView& m, int64_t n0, int64_t n1, const typename D::Kind::X* const* x, int64_t rows,
                      const Workspace& work, const Sink& sink) {
   if (rows == 0) return;
   if (rows == 1) {
@@ -481,90 +481,4 @@ inline void multiply(const MatView& m, int64_t n0, int64_t n1, const typename D:
   decode_panel<D>(m, n0, n1, panel, stride);
   multiply_panel<Kind>(x, rows, panel, stride, packed_cols<D>(m.cols), n1 - n0, work.partial,
                        [&](int64_t row, int64_t n, int64_t count, __m128 v) { sink(row, n0 + n, count, v); });
-}
-
-// ---- rows of tensors
-// ------------------------------------------------------------------------------------------------------
-
-inline void read_columns(const Tensor& t, int64_t row, int64_t column, int64_t n, float* out) {
-  if (t.dtype == DType::kF32) {
-    std::memcpy(out, static_cast<const float*>(t.data) + row * t.stride + column,
-                static_cast<size_t>(n) * sizeof(float));
-    return;
-  }
-  const uint16_t* in = static_cast<const uint16_t*>(t.data) + row * t.stride + column;
-  int64_t i = 0;
-  for (; i + L <= n; i += L) store(out + i, load_bf16(in + i));
-  for (; i < n; ++i) out[i] = std::bit_cast<float>(static_cast<uint32_t>(in[i]) << 16);
-}
-
-inline void write_columns(const Tensor& t, int64_t row, int64_t column, int64_t n, const float* x) {
-  if (t.dtype == DType::kF32) {
-    std::memcpy(static_cast<float*>(t.data) + row * t.stride + column, x, static_cast<size_t>(n) * sizeof(float));
-    return;
-  }
-  uint16_t* out = static_cast<uint16_t*>(t.data) + row * t.stride + column;
-  int64_t i = 0;
-  for (; i + L <= n; i += L) store_bf16(out + i, load(x + i));
-  for (; i < n; ++i) out[i] = to_bf16(x[i]).bits;
-}
-
-// x ← its E4M3 form with one power-of-two scale per `group` channels (model.md §4.2); same values as
-// requantise_activations.
-inline void quantise_row(float* x, int64_t n, int64_t group) {
-  if (n % L != 0 || group % L != 0) return requantise_activations(x, n, group);
-  for (int64_t j = 0; j < n; j += group) {
-    const int64_t end = std::min(n, j + group);
-    F amax = zero();
-    for (int64_t i = j; i < end; i += L) amax = max(amax, abs(load(x + i)));
-    const int e = e4m3_scale_exponent(max_lane(amax));
-    const F scale = set1(exp2_int(e));
-    const F inverse = set1(exp2_int(-e));
-    for (int64_t i = j; i < end; i += L) store(x + i, mul(round_grid<3, 121>(mul(load(x + i), inverse)), scale));
-  }
-}
-
-inline int64_t activation_group_of(const Weight& w, const Numerics& numerics) {
-  if (!numerics.quantise_activations) return 0;
-  switch (w.format) {
-    case WeightFormat::kF32:
-    case WeightFormat::kBf16:
-      return 0;
-    case WeightFormat::kFp8Block:
-    case WeightFormat::kFp8Row:
-      return numerics.activation_group;
-    case WeightFormat::kFp4Row:
-      return 32;
-  }
-  return 0;
-}
-
-// Packs columns [column, column + cols) of `rows` rows of x; returns the pointers to the packed rows.
-template <class D>
-inline const typename D::Kind::X** pack_rows(CpuStream& s, const Tensor& x, int64_t column, int64_t cols,
-                                             int64_t group) {
-  using X = typename D::Kind::X;
-  const int64_t rows = x.rows;
-  const int64_t stride = packed_stride<D>(cols);
-  X* packed = s.shared.take<X>(rows * stride);
-  const X** pointers = s.shared.take<const X*>(rows);
-  const auto pack = [&](int64_t row, float* buffer) {
-    read_columns(x, row, column, cols, buffer);
-    if (group > 0) quantise_row(buffer, cols, group);
-    pointers[row] = packed + row * stride;
-    pack_row<D>(buffer, cols, packed + row * stride);
-  };
-  if (rows * cols < kSerialValues) {
-    float* buffer = s.shared.take<float>(packed_cols<D>(cols));
-    for (int64_t row = 0; row < rows; ++row) pack(row, buffer);
-  } else {
-    s.pool.parallel([&](int worker) {
-      Arena& scratch = s.worker[static_cast<size_t>(worker)];
-      scratch.reset();
-      float* buffer = scratch.take<float>(packed_cols<D>(cols));
-      const int64_t n = s.pool.size();
-      for (int64_t row = rows * worker / n; row < rows * (worker + 1) / n; ++row) pack(row, buffer);
-    });
-  }
-  return pointers;
 }

@@ -4,6 +4,7 @@
 #define DI_CPU_ISA avx512
 #define DI_CPU_AVX512 1
 #define DI_CPU_BF16_DOT 0
+#define DI_CPU_TILES 0
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl")

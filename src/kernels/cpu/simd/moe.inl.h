@@ -53,7 +53,33 @@ struct ExpertRows {
   const ExpertKind* kind;
   int64_t first;  // into the sorted slots
   int64_t count;
+  const uint16_t* x = nullptr;       // y and the hidden rows of its slots in tiles, where the table has them
+  const uint16_t* hidden = nullptr;  // and the format is multiplied in them
 };
+
+// The input of an expert's product as `multiply` takes it.
+template <class D>
+inline auto expert_input([[maybe_unused]] const void* const* rows, [[maybe_unused]] const uint16_t* tiles,
+                         [[maybe_unused]] int64_t cols) {
+#if DI_CPU_TILES
+  if constexpr (kTiled<D>) {
+    return TileInput{tiles, tile_steps<D>(cols)};
+  } else {
+    return reinterpret_cast<const typename D::Kind::X* const*>(rows);
+  }
+#else
+  return reinterpret_cast<const typename D::Kind::X* const*>(rows);
+#endif
+}
+
+inline void store_part(float* out, __m128 v) {
+  _mm_storeu_ps(out, v);
+}
+#if DI_CPU_TILES
+inline void store_part(float* out, F v) {
+  store(out, v);
+}
+#endif
 
 struct MoeCall {
   const MoeArgs* a;
@@ -91,10 +117,10 @@ inline void gate_up(const MoeCall& call, const ExpertRows& e, int64_t n0, Arena&
   float* up = scratch.take<float>(e.count * width);
   with_decoder(kind.in_format, kind.in_pairs, [&](auto decoder) {
     using D = decltype(decoder);
-    const auto* x = reinterpret_cast<const typename D::Kind::X* const*>(call.x + e.first);
+    const auto x = expert_input<D>(call.x + e.first, e.x, a.y.cols);
     const Workspace work = workspace<D>(scratch, e.count, n1 - n0, a.y.cols);
     const auto sink = [&](float* out) {
-      return [=](int64_t row, int64_t n, int64_t, __m128 v) { _mm_storeu_ps(out + row * width + n - n0, v); };
+      return [=](int64_t row, int64_t n, int64_t, auto v) { store_part(out + row * width + n - n0, v); };
     };
     multiply<D>(view_of(e.weights->w1), n0, n1, x, e.count, work, sink(gate));
     multiply<D>(view_of(e.weights->w3), n0, n1, x, e.count, work, sink(up));
@@ -137,14 +163,22 @@ inline void down(const MoeCall& call, int64_t first_row, int64_t rows, int64_t n
     inner = std::max(inner, call.experts[i].kind->inner);
   }
   // fp32 panels are the largest, and 128 columns the longest chunk.
-  const Workspace work = workspace<WideFp4>(scratch, most, n1 - n0, (inner + 127) / 128 * 128);
+  const Workspace rows_work = workspace<WideFp4>(scratch, most, n1 - n0, (inner + 127) / 128 * 128);
+#if DI_CPU_TILES
+  const Workspace tiles_work = tile_workspace(scratch, most, n1 - n0);
+#endif
   for (int64_t i = 0; i < call.n_experts; ++i) {
     const ExpertRows& e = call.experts[i];
     with_decoder(e.kind->out_format, e.kind->out_pairs, [&](auto decoder) {
       using D = decltype(decoder);
-      const auto* x = reinterpret_cast<const typename D::Kind::X* const*>(call.hidden + e.first);
-      multiply<D>(view_of(e.weights->w2), n0, n1, x, e.count, work, [&](int64_t row, int64_t n, int64_t, __m128 v) {
-        _mm_storeu_ps(parts + call.slot[e.first + row] * width + n - n0, v);
+      const auto x = expert_input<D>(call.hidden + e.first, e.hidden, e.kind->inner);
+#if DI_CPU_TILES
+      const Workspace& work = kTiled<D> ? tiles_work : rows_work;
+#else
+      const Workspace& work = rows_work;
+#endif
+      multiply<D>(view_of(e.weights->w2), n0, n1, x, e.count, work, [&](int64_t row, int64_t n, int64_t, auto v) {
+        store_part(parts + call.slot[e.first + row] * width + n - n0, v);
       });
     });
   }
@@ -172,6 +206,41 @@ inline const void** packed_inputs(CpuStream& s, const Tensor& y, const ExpertKin
   });
   return rows;
 }
+
+#if DI_CPU_TILES
+// The rows of each expert whose product takes tiles, brought into them: y, or the hidden rows when `hidden`.
+inline void build_expert_tiles(CpuStream& s, const MoeCall& call, ExpertRows* experts, int64_t h, bool hidden) {
+  int64_t tasks = 0;
+  int64_t* first_task = s.shared.take<int64_t>(call.n_experts + 1);
+  const auto steps_of = [&](const ExpertKind& kind) {
+    int64_t steps = 0;
+    if (!(hidden ? kind.out_pairs : kind.in_pairs)) return steps;
+    with_decoder(hidden ? kind.out_format : kind.in_format, true, [&](auto decoder) {
+      using D = decltype(decoder);
+      if constexpr (kTiled<D>) steps = tile_steps<D>(hidden ? kind.inner : h);
+    });
+    return steps;
+  };
+  for (int64_t i = 0; i < call.n_experts; ++i) {
+    ExpertRows& e = experts[i];
+    first_task[i] = tasks;
+    const int64_t steps = steps_of(*e.kind);
+    if (steps == 0) continue;
+    tasks += divide_up(e.count, 16);
+    (hidden ? e.hidden : e.x) = s.shared.take<uint16_t>(tile_elements(e.count, steps));
+  }
+  first_task[call.n_experts] = tasks;
+  run_tasks(s, tasks, tasks > 4, [&](Arena&, int64_t task) {
+    const int64_t i = std::upper_bound(first_task, first_task + call.n_experts + 1, task) - first_task - 1;
+    const ExpertRows& e = experts[i];
+    const int64_t row = (task - first_task[i]) * 16;
+    const int64_t steps = steps_of(*e.kind);
+    uint16_t* tiles = const_cast<uint16_t*>(hidden ? e.hidden : e.x);
+    build_block((hidden ? call.hidden : call.x) + e.first + row, std::min<int64_t>(16, e.count - row), steps,
+                tiles + row / 16 * steps * kTileElements);
+  });
+}
+#endif
 
 inline void check_expert(const ExpertWeights& e, const ExpertWeights& first, int64_t h) {
   DI_CHECK(e.w1.cols == h && e.w3.cols == h && e.w3.rows == e.w1.rows && e.w2.rows == h && e.w2.cols == e.w1.rows,
@@ -252,10 +321,16 @@ inline void moe_block(const MoeArgs& block, int64_t first_row, const Tensor& who
   }
   first_task[active] = tasks;
   const MoeCall call{&a, experts, active, slot, x, hidden, places};
+#if DI_CPU_TILES
+  build_expert_tiles(s, call, experts, h, false);
+#endif
   run_tasks(s, tasks, products >= kSerialProducts, [&](Arena& scratch, int64_t task) {
     const int64_t e = std::upper_bound(first_task, first_task + active + 1, task) - first_task - 1;
     gate_up(call, experts[e], (task - first_task[e]) * experts[e].kind->panel, scratch);
   });
+#if DI_CPU_TILES
+  build_expert_tiles(s, call, experts, h, true);
+#endif
   const int64_t columns = std::clamp<int64_t>(h / (4 * workers) / 32 * 32, 32, 64);
   run_tasks(s, divide_up(h, columns), products >= kSerialProducts, [&](Arena& scratch, int64_t task) {
     down(call, first_row, rows, task * columns, std::min((task + 1) * columns, h), scratch);

@@ -22,6 +22,30 @@ inline float multiply_add_loop(int64_t n) {
   return sum_lanes(acc[0]);
 }
 
+#if DI_CPU_TILES
+// Four independent sums, as the product has them.
+inline float tile_loop(int64_t n) {
+  alignas(64) float c[kTileSums] = {};
+  Tiles tiles;
+  tiles.zero<0>();
+  tiles.zero<1>();
+  tiles.zero<2>();
+  tiles.zero<3>();
+  tiles.load<4>(c, kTileRowBytes);
+  tiles.load<5>(c, kTileRowBytes);
+  tiles.load<6>(c, kTileRowBytes);
+  tiles.load<7>(c, kTileRowBytes);
+  for (int64_t r = 0; r < n; ++r) {
+    tiles.multiply<0, 4, 6>();
+    tiles.multiply<1, 4, 7>();
+    tiles.multiply<2, 5, 6>();
+    tiles.multiply<3, 5, 7>();
+  }
+  tiles.store<0>(c, kTileRowBytes);
+  return c[0];
+}
+#endif
+
 inline Probe make_probe() {
   Probe p{};
   p.wide = multiply_add_loop<WideKind>;
@@ -29,6 +53,10 @@ inline Probe make_probe() {
 #if DI_CPU_BF16_DOT
   p.pairs = multiply_add_loop<PairKind>;
   p.pair_flops = 2.0 * 24 * PairKind::kLanes;
+#endif
+#if DI_CPU_TILES
+  p.tiles = tile_loop;
+  p.tile_flops = 2.0 * 4 * 16 * 16 * 32;
 #endif
   return p;
 }

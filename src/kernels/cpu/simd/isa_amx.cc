@@ -1,0 +1,26 @@
+// The operators for AMX (tiles of bf16) on top of AVX-512 with VBMI and BF16.
+#include "kernels/cpu/simd/prelude.h"
+
+#define DI_CPU_ISA amx
+#define DI_CPU_AVX512 1
+#define DI_CPU_BF16_DOT 1
+#define DI_CPU_TILES 1
+#define DI_CPU_TILES_EMULATED 0
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16")
+#include "kernels/cpu/simd/kernels.inl.h"
+#pragma GCC pop_options
+
+namespace di::kernels::cpu {
+
+const Ops& ops_amx() {
+  static const Ops table = amx::make_ops("cpu-amx");
+  return table;
+}
+
+Probe probe_amx() {
+  return amx::make_probe();
+}
+
+}  // namespace di::kernels::cpu
