@@ -23,7 +23,7 @@ std::vector<std::string> module_files() {
   return names;
 }
 
-std::vector<NamedTensor> named(const test::SafetensorsFile& file) {
+std::vector<NamedTensor> named(const di::test::SafetensorsFile& file) {
   std::vector<NamedTensor> tensors;
   for (const auto& [name, t] : file.tensors()) tensors.push_back({name, t.dtype, t.shape, t.data, t.bytes});
   return tensors;
@@ -44,7 +44,7 @@ TEST(Modules, EveryTableReproducesThem) {
   const cpu::StreamPtr stream = cpu::make_stream(pool);
   for (const Ops* ops : tables()) {
     for (const std::string& name : module_files()) {
-      const test::SafetensorsFile file(std::string(DI_TEST_DATA) + "/model/" + name);
+      const di::test::SafetensorsFile file(std::string(DI_TEST_DATA) + "/model/" + name);
       const std::vector<ModuleCheck> checks = run_module_file(name, named(file), *ops, *stream);
       EXPECT_FALSE(checks.empty()) << name;
       for (const ModuleCheck& check : checks) {
@@ -75,7 +75,7 @@ TEST(Modules, NoticeAWrongValue) {
       {"mod_swiglu.safetensors", {"out"}},
   };
   for (const auto& [name, keys] : expected) {
-    const test::SafetensorsFile file(std::string(DI_TEST_DATA) + "/model/" + name);
+    const di::test::SafetensorsFile file(std::string(DI_TEST_DATA) + "/model/" + name);
     for (const std::string& key : keys) {
       std::vector<NamedTensor> tensors = named(file);
       for (NamedTensor& t : tensors) {
