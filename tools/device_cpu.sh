@@ -84,7 +84,10 @@ run() {
   date -u
   choose_start || { echo "the packed programs do not start here"; exit 1; }
   local bench=("${start[@]}" "$carry/bench_kernels") isa=avx512bf16
-  if grep -qw amx_bf16 /proc/cpuinfo; then isa=amx; fi
+  # 1: the table is there and no group of that name; 2: it is not, and the message says why
+  "${bench[@]}" none --isa amx >/dev/null
+  if (( $? == 1 )); then isa=amx; fi
+  echo "table: $isa"
   part processor 10 bash -c 'lscpu | grep -E "Model name|^CPU\(s\)|Thread|L1d|L2|L3"; uname -r; grep -m 1 -o -w -E "amx_[a-z0-9]+" /proc/cpuinfo | sort -u | tr "\n" " "; grep -E "Mems_allowed_list|Cpus_allowed_list" /proc/self/status'
   part tests 90 "${start[@]}" "$carry/kernels_tests" --gtest_brief=1 \
     --gtest_filter="Amx.*:Linear.*:*/cpu_amx*linear*:*/cpu_amx*moe*:*Edge*/cpu_amx-*emulated*"
