@@ -463,7 +463,7 @@ inline Workspace row_workspace(Arena& scratch, int64_t rows, int64_t outputs, in
 // Outputs [n0, n1) of W for `rows` packed rows: sink(row, n, count ≤ 4, four sums).
 template <class D, class Sink>
 inline void multiply_rows(const MatView& m, int64_t n0, int64_t n1, const typename D::Kind::X* const* x, int64_t rows,
-                     const Workspace& work, const Sink& sink) {
+                          const Workspace& work, const Sink& sink) {
   if (rows == 0) return;
   if (rows == 1) {
     constexpr int kOutputs = L == 16 ? 8 : 4;
