@@ -1,8 +1,8 @@
 // Attention at V4.1's sizes: 64 heads of width 512 over one shared entry per position, bf16 queries, quantised records.
-// A block has 64 heads of one row and walks its tiles of 64 entries. One warpgroup fetches records as stored, a half
-// tile ahead, and widens them to bf16 in shared memory (exact, times 2^-60); two warpgroups multiply. Each of these
-// computes the scores of all 64 heads and entries (fragments of scores become fragments of probabilities in registers,
-// nothing is exchanged) and has 256 channels of the output.
+// A block has 64 heads of one row and walks its tiles of 64 entries. Two warpgroups fetch records as stored and widen
+// them to bf16 in shared memory (exact, times 2^-60), which takes most of the instructions; two warpgroups multiply.
+// Each of these computes the scores of all 64 heads and entries (fragments of scores become fragments of probabilities
+// in registers, nothing is exchanged) and has 256 channels of the output.
 //
 // Every tile has a softmax of its own, in powers of two; tiles are merged in ascending order. With few rows a tile has
 // a block of its own and a second kernel merges: the same operations in the same order.
@@ -16,26 +16,33 @@ namespace {
 constexpr int kWidth = 512;
 constexpr int kHeads = 64;
 constexpr int kGroupThreads = 128;
-constexpr int kThreadsWide = 3 * kGroupThreads;  // two warpgroups that multiply, one that fetches
+constexpr int kThreadsWide = 4 * kGroupThreads;  // two warpgroups that multiply, two that fetch
+constexpr int kFetchThreads = 2 * kGroupThreads;
 constexpr int kPanelBytes = 64 * kPanelRow;
 constexpr int kOperandBytes = kWidth / 64 * kPanelBytes;  // 64 rows of 512 bf16
-constexpr int kHalf = kTile / 2;                          // entries that are fetched together
 constexpr int kRecordPitch = 528;                         // the larger record
+constexpr int kPagePitch = 288;                           // the smaller one
+constexpr int kFetchWarps = kFetchThreads / 32;
+constexpr int kWarpRows = kTile / kFetchWarps;  // of a tile, for each of the fetching warps
+constexpr int kChunk = 4;                       // records that a warp copies and widens together
+constexpr int kChunks = kWarpRows / kChunk;     // of a warp in a tile
+constexpr int kWindowSlots = 2;
+constexpr int kPageSlots = 3;
+constexpr int kWarpBytes = kWindowSlots * kChunk * kRecordPitch;
+static_assert(kPageSlots * kChunk * kPagePitch <= kWarpBytes);
 constexpr int kMergeThreads = 256;
 constexpr float kLog2E = 1.4426950408889634F;
 
-// Shared memory: queries, two tiles, two half tiles of records, which entries of the two tiles are in use.
+// Shared memory: queries, two tiles, the records on their way of each fetching warp.
 constexpr int kTilesAt = kOperandBytes;
 constexpr int kRecordsAt = kTilesAt + 2 * kOperandBytes;
-constexpr int kUsedAt = kRecordsAt + 2 * kHalf * kRecordPitch;
-constexpr int kSharedWide = kUsedAt + 2 * kTile;
+constexpr int kSharedWide = kRecordsAt + kFetchWarps * kWarpBytes;
 static_assert(kSharedWide <= 227 * 1024);
 
 // Barriers. A tile is full for a multiplying warpgroup when it and the fetching one meet, empty when both have read it.
 constexpr int kFull = 1;   // + 2·buffer + warpgroup
 constexpr int kEmpty = 5;  // + buffer
-constexpr int kFetched = 7;
-constexpr int kQueries = 8;
+constexpr int kQueries = 7;
 
 // Of a head, in powers of two: the largest score and the sum relative to it.
 struct Softmax {
@@ -136,27 +143,63 @@ __device__ __forceinline__ void widen_part(const uint8_t* record, KvFormat forma
   }
 }
 
-// The fetching warpgroup: entries [begin, begin + halves·kHalf), half tile by half tile. Four threads copy a record;
-// the number of an entry is loaded two half tiles ahead of its copy and its place one, so that no load waits for
+// Returns when all but the calling thread's last n (0 … 2) groups of copies are there.
+__device__ __forceinline__ void wait_all_but(int n) {
+  if (n == 0) {
+    wait_copies<0>();
+  } else if (n == 1) {
+    wait_copies<1>();
+  } else {
+    wait_copies<2>();
+  }
+}
+
+// Where a warp of the fetching warpgroups keeps records on their way: chunks of four records, room for kWindowSlots of
+// the larger ones or kPageSlots of the smaller. A chunk is of larger records as long as one of the tile's rows of this
+// warp up to it may belong to the window.
+struct Chunks {
+  int window;  // chunks of larger records, the first ones
+
+  __device__ __forceinline__ int offset(int c) const {
+    return c < window ? c % kWindowSlots * (kChunk * kRecordPitch) : (c - window) % kPageSlots * (kChunk * kPagePitch);
+  }
+  __device__ __forceinline__ int pitch(int c) const { return c < window ? kRecordPitch : kPagePitch; }
+  // The last chunk that must have been read before chunk c may be copied to its place.
+  __device__ __forceinline__ int before(int c) const {
+    if (c < window) return c - kWindowSlots;
+    const int p = c - window;
+    if (p >= kPageSlots) return c - kPageSlots;
+    // The larger records that stand in the way: the last chunk in the slot that this place ends in, or the one before.
+    const int slot = (p + 1) * (kChunk * kPagePitch) - 1;
+    const int last = slot / (kChunk * kRecordPitch);
+    const int first = p * (kChunk * kPagePitch) / (kChunk * kRecordPitch);
+    const int at_last = window - 1 - (window - 1 - last + 4 * kWindowSlots) % kWindowSlots;
+    const int at_first = window - 1 - (window - 1 - first + 4 * kWindowSlots) % kWindowSlots;
+    return at_last > at_first ? at_last : at_first;
+  }
+};
+
+// A fetching warp: rows 8·warp … 8·warp + 7 of `tiles` tiles from entry `begin` on, in chunks of four records. Up to
+// two chunks are on their way while one is widened; nothing is shared with the other warps. A lane holds the place of
+// one of the tile's records, of the next tile's and the number of the entry after that, so that no load waits for
 // another.
 __device__ __forceinline__ void fetch_tiles(const AttentionArgs& a, int64_t t, const Entries& e, int64_t begin,
-                                            int halves, uint8_t* shared) {
-  const int tid = static_cast<int>(threadIdx.x) % kGroupThreads;
-  const int warp = tid / 32;
-  const int lane = tid % 32;
-  const int key = tid / 4;
+                                            int tiles, uint8_t* shared) {
+  const int warp = static_cast<int>(threadIdx.x) % kFetchThreads / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t sequence = a.rows.sequence[t];
   const auto window = static_cast<int>(e.window);
   const auto total = static_cast<int>(e.total);
-  const auto first = static_cast<int>(begin);
+  const int first = static_cast<int>(begin) + warp * kWarpRows;  // of this warp in the first tile
+  const int mine = first + lane % kWarpRows;
 
-  const auto number = [&](int half) {
-    const int i = first + half * kHalf + key;
+  const auto number = [&](int tile) {
+    const int i = mine + tile * kTile;
     if (i < window || i >= total) return -1;
     return a.selection != nullptr ? a.selection[t * a.topk + i - window] : i - window;
   };
-  const auto place = [&](int half, int g) -> const uint8_t* {
-    const int i = first + half * kHalf + key;
+  const auto place = [&](int tile, int g) -> const uint8_t* {
+    const int i = mine + tile * kTile;
     if (i < window) return window_record(a.fresh, a.ring, a.rows, sequence, e.begin + i).data;
     if (g < 0) return nullptr;
     const auto per_block = static_cast<uint32_t>(a.pages.entries_per_block);
@@ -166,53 +209,64 @@ __device__ __forceinline__ void fetch_tiles(const AttentionArgs& a, int64_t t, c
     return a.pages.base + at * a.pages.block_stride +
            static_cast<int64_t>(slot * static_cast<uint32_t>(record_bytes_of(a.pages.format, kWidth)));
   };
-  const auto format_of = [&](int half, int k) {
-    return first + half * kHalf + k < window ? a.ring.format : a.pages.format;
-  };
-  const auto copy = [&](int half, const uint8_t* from) {
-    uint8_t* to = shared + kRecordsAt + (half % 2 * kHalf + key) * kRecordPitch;
-    const int units = format_of(half, key) == KvFormat::kE4m3Ue8m0 ? 33 : 18;
-#pragma unroll
-    for (int k = 0; k < 9; ++k) {
-      const int unit = k * 4 + tid % 4;
-      if (unit < units) {
-        copy_async<16>(to + unit * 16, from != nullptr ? from + unit * 16 : static_cast<const uint8_t*>(a.q.data),
-                       from != nullptr);
-      }
-    }
-    commit_copies();
-  };
+  const auto first_entry = [&](int c) { return first + c / kChunks * kTile + c % kChunks * kChunk; };
+  const auto format_of = [&](int c, int k) { return first_entry(c) + k < window ? a.ring.format : a.pages.format; };
 
-  const uint8_t* here = place(0, number(0));
-  copy(0, here);
+  const bool pages_small = a.pages.format != KvFormat::kE4m3Ue8m0;
+  const int chunks = tiles * kChunks;
+  Chunks order{chunks};
+  if (pages_small) {
+    order.window = 0;
+    while (order.window < chunks && first_entry(order.window) < window) ++order.window;
+  }
+  uint8_t* records = shared + kRecordsAt + warp * kWarpBytes;
+  const auto* nothing = static_cast<const uint8_t*>(a.q.data);
+
+  const uint8_t* here = place(0, number(0));  // of the tile that is copied
   const uint8_t* next = place(1, number(1));
   int after = number(2);
-  for (int half = 0; half < halves; ++half) {
-    const int buffer = half / 2 % 2;
-    wait_copies<0>();
-    meet(kFetched, kGroupThreads);  // every thread's copies are there, and the half before has been read
-    if (half + 1 < halves) copy(half + 1, next);
-    if (half % 2 == 0 && half >= 4) meet(kEmpty + buffer, kThreadsWide);
-    if (tid % 4 == 0) {
-      shared[kUsedAt + buffer * kTile + half % 2 * kHalf + key] = here != nullptr ? uint8_t{1} : uint8_t{0};
+  int copied = 0;
+  for (int c = 0; c < chunks; ++c) {
+    while (copied < chunks && order.before(copied) < c) {
+      if (copied != 0 && copied % kChunks == 0) {
+        const int tile = copied / kChunks;
+        here = next;
+        next = place(tile + 1, after);
+        after = number(tile + 2);
+      }
+      const int k = lane / 8;
+      const auto from =
+          reinterpret_cast<const uint8_t*>(shuffle(reinterpret_cast<uintptr_t>(here), copied % kChunks * kChunk + k));
+      uint8_t* to = records + order.offset(copied) + k * order.pitch(copied);
+      const int units = format_of(copied, k) == KvFormat::kE4m3Ue8m0 ? 33 : 18;
+#pragma unroll
+      for (int i = 0; i < 5; ++i) {
+        const int unit = i * 8 + lane % 8;
+        if (unit < units) copy_async<16>(to + unit * 16, from != nullptr ? from + unit * 16 : nothing, from != nullptr);
+      }
+      commit_copies();
+      ++copied;
     }
-    here = next;
-    next = place(half + 2, after);
-    after = number(half + 3);
+    wait_all_but(copied - 1 - c);
+    __syncwarp();  // every lane's copies are there
+    const int buffer = c / kChunks % 2;
+    if (c % kChunks == 0 && c >= 2 * kChunks) meet(kEmpty + buffer, kThreadsWide);
     uint8_t* tile = shared + kTilesAt + buffer * kOperandBytes;
-    const uint8_t* records = shared + kRecordsAt + half % 2 * kHalf * kRecordPitch;
-    // A warp takes four records and half of their channels: reads and writes hit every bank once.
+    // Two turns, each all four records and half of their channels: reads of small records and writes hit every bank
+    // once.
 #pragma unroll 1
-    for (int item = warp; item < kHalf / 4 * 2; item += kGroupThreads / 32) {
-      const int k = item / 2 * 4 + lane / 2 % 4;
-      const int part = item % 2 * 8 + lane / 8 * 2 + lane % 2;
-      widen_part(records + k * kRecordPitch, format_of(half, k), part, tile, half % 2 * kHalf + k);
+    for (int turn = 0; turn < 2; ++turn) {
+      const int k = lane / 2 % 4;
+      const int part = turn * 8 + lane / 8 * 2 + lane % 2;
+      widen_part(records + order.offset(c) + k * order.pitch(c), format_of(c, k), part, tile,
+                 warp * kWarpRows + c % kChunks * kChunk + k);
     }
-    if (half % 2 != 0) {
+    if (c % kChunks == kChunks - 1) {
       publish_operands();
-      arrive(kFull + buffer * 2, 2 * kGroupThreads);
-      arrive(kFull + buffer * 2 + 1, 2 * kGroupThreads);
+      arrive(kFull + buffer * 2, kFetchThreads + kGroupThreads);
+      arrive(kFull + buffer * 2 + 1, kFetchThreads + kGroupThreads);
     }
+    __syncwarp();  // and every lane has read before the place is copied to again
   }
 }
 
@@ -232,9 +286,9 @@ __device__ __forceinline__ void copy_queries(const AttentionArgs& a, int64_t t, 
   publish_operands();
 }
 
-// A multiplying warpgroup: `tiles` tiles, channels group·256 … of the output.
+// A multiplying warpgroup: `tiles` tiles from entry `from` on, channels group·256 … of the output.
 __device__ __forceinline__ void multiply_tiles(const AttentionArgs& a, const Parts& parts, int64_t t, int head0,
-                                               int tiles, uint8_t* shared) {
+                                               const Entries& e, int64_t from, int tiles, uint8_t* shared) {
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int quad = lane % 4;
@@ -246,31 +300,39 @@ __device__ __forceinline__ void multiply_tiles(const AttentionArgs& a, const Par
     for (float& v : panel) v = 0.F;
   }
   Softmax state[2];
+  const auto begin = static_cast<int>(from);
+  const auto in_use = [&](int i) {
+    if (i >= static_cast<int>(e.total)) return false;
+    const int c = i - static_cast<int>(e.window);
+    return c < 0 || a.selection == nullptr || a.selection[t * a.topk + c] >= 0;
+  };
   copy_queries(a, t, head0, shared);
   meet(kQueries, 2 * kGroupThreads);
 
   for (int tile = 0; tile < tiles; ++tile) {
     const int buffer = tile % 2;
-    const uint8_t* keys = shared + kTilesAt + buffer * kOperandBytes;
-    meet(kFull + buffer * 2 + group, 2 * kGroupThreads);
+    const Operand right = operand(shared + kTilesAt + buffer * kOperandBytes);
+    const uint32_t used[2] = {ballot(in_use(begin + tile * kTile + lane)),
+                              ballot(in_use(begin + tile * kTile + 32 + lane))};
+    meet(kFull + buffer * 2 + group, kFetchThreads + kGroupThreads);
     uint32_t p[4][4];
     Factors f[2];
     {
       float s[32];
       begin_products();
-      row_product<false>(s, shared, keys);
+      const Operand left = operand(shared);
+      row_product<false>(s, left, right);
 #pragma unroll
       for (int k = 1; k < kWidth / 16; ++k) {
         const int at = k / 4 * kPanelBytes + k % 4 * 32;
-        row_product<true>(s, shared + at, keys + at);
+        row_product<true>(s, beyond(left, at), beyond(right, at));
       }
       finish_products(s);
-      const uint8_t* used = shared + kUsedAt + buffer * kTile + 2 * quad;
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const uint32_t both = *reinterpret_cast<const uint16_t*>(used + j * 8);
-        if ((both & 0xffU) == 0) s[4 * j] = s[4 * j + 2] = -INFINITY;
-        if (both >> 8 == 0) s[4 * j + 1] = s[4 * j + 3] = -INFINITY;
+        const uint32_t both = used[j / 4] >> (j % 4 * 8 + 2 * quad);
+        if ((both & 1U) == 0) s[4 * j] = s[4 * j + 2] = -INFINITY;
+        if ((both & 2U) == 0) s[4 * j + 1] = s[4 * j + 3] = -INFINITY;
       }
       const float scale = a.scale * kEntryFactor * kLog2E;
 #pragma unroll
@@ -302,12 +364,12 @@ __device__ __forceinline__ void multiply_tiles(const AttentionArgs& a, const Par
     }
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      const uint8_t* values = keys + (group * 4 + n) * kPanelBytes;
+      const Operand values = beyond(right, (group * 4 + n) * kPanelBytes);
       float v[32];
       begin_products();
       depth_product<false>(v, p[0], values);
 #pragma unroll
-      for (int k = 1; k < kTile / 16; ++k) depth_product<true>(v, p[k], values + k * 16 * kPanelRow);
+      for (int k = 1; k < kTile / 16; ++k) depth_product<true>(v, p[k], beyond(values, k * 16 * kPanelRow));
       finish_products(v);
       if (parts.values == nullptr) {
 #pragma unroll
@@ -349,11 +411,11 @@ __global__ void __launch_bounds__(kThreadsWide, 1)
   if (parts.values != nullptr && left <= 0) return;
   const int tiles = parts.values != nullptr ? 1 : static_cast<int>((left + kTile - 1) / kTile);
   if (threadIdx.x >= 2 * kGroupThreads) {
-    give_registers<80>();
-    if (tiles > 0) fetch_tiles(a, t, e, begin, 2 * tiles, shared);
+    give_registers<56>();
+    if (tiles > 0) fetch_tiles(a, t, e, begin, tiles, shared);
   } else {
-    take_registers<208>();
-    multiply_tiles(a, parts, t, head0, tiles, shared);
+    take_registers<200>();
+    multiply_tiles(a, parts, t, head0, e, begin, tiles, shared);
   }
 }
 

@@ -1,5 +1,5 @@
-// Routed and shared experts (model.md §5.9) in five launches: the pairs (row, expert) sorted by expert on the device;
-// gate and up with SwiGLU and the quantisation of the result in one epilogue; down; the same two for the shared expert;
+// Routed and shared experts (model.md §5.9): the pairs (row, expert) sorted by expert on the device; gate and up with
+// SwiGLU and the quantisation of the result in one epilogue; down; beside these the same two for the shared expert;
 // and the sum of a row's parts in the order of k. The host reads nothing back: grids are as large as the rows can make
 // them, blocks beyond the last tile return at once.
 #include "kernels/cuda/gemm.cuh"
@@ -226,10 +226,13 @@ __global__ void __launch_bounds__(kGemmThreads) moe_down_kernel(const __grid_con
   }
 }
 
+// Both streamed products start early: what they read before wait_for_previous (weights, the tile map) is older than the
+// kernel before them, since that one (arranging, or the up product after it) was not started before the map was whole.
 // Gate and up rows alternate by eights: the lane that has a channel's gate has its up two sums further.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     moe_up_streamed_kernel(const __grid_constant__ MoeKernelArgs a) {
+  let_next_start();
   constexpr int kChannels = Shape::kRows / 2;
   BlockTile tile;
   const TilePlace place = tile_place();
@@ -275,6 +278,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     moe_down_streamed_kernel(const __grid_constant__ MoeKernelArgs a) {
+  let_next_start();
   BlockTile tile;
   const TilePlace place = tile_place();
   if (!find_tile<Shape::kTokens>(a, place.rows, tile)) return;
@@ -389,11 +393,11 @@ void launch_streamed(const MoeKernelArgs& a, bool up, int64_t tiles, Stream& str
   const dim3 threads(Shape::kThreads);
   constexpr size_t kShared = Shape::kShared;
   if (up) {
-    DI_LAUNCH(stream, moe_up_streamed_kernel<Shape>, grid(divide_up(a.inner, Shape::kRows / 2), tiles), threads,
-              kShared, a);
+    DI_LAUNCH_EARLY(stream, moe_up_streamed_kernel<Shape>, grid(divide_up(a.inner, Shape::kRows / 2), tiles), threads,
+                    kShared, a);
   } else {
-    DI_LAUNCH(stream, moe_down_streamed_kernel<Shape>, grid(divide_up(a.width, Shape::kRows), tiles), threads, kShared,
-              a);
+    DI_LAUNCH_EARLY(stream, moe_down_streamed_kernel<Shape>, grid(divide_up(a.width, Shape::kRows), tiles), threads,
+                    kShared, a);
   }
 }
 
@@ -511,22 +515,19 @@ void run_pass(const Call& call, Stream& stream) {
   const ExpertForm one = form_of(&m.shared, 1);
   const Form dense = make_form(m, m.shared.w1.format, m.shared.w1.block, one.aligned, shared_inner, rows);
   const int64_t tiles = divide_up(pairs, routed.tile_rows()) + (pairs < m.n_experts ? pairs : m.n_experts);
-  const int64_t hidden = pairs * m.form.inner > rows * shared_inner ? pairs * m.form.inner : rows * shared_inner;
-  const int64_t scales = pairs * divide_up(m.form.inner, 32) > rows * divide_up(shared_inner, 32)
-                             ? pairs * divide_up(m.form.inner, 32)
-                             : rows * divide_up(shared_inner, 32);
   DI_KERNEL_CHECK(tiles <= kMaxGridY, "%lld row tiles", static_cast<long long>(tiles));
-  reserve_scratch(stream, scratch_size(pairs * 4) + 3 * scratch_size(tiles * 4) + scratch_size(hidden * 4) +
-                              scratch_size(scales) + scratch_size(rows * h * 2) +
-                              scratch_size(rows * call.places * h * 4));
+  // The shared expert runs beside the routed ones: it has memory of its own.
+  const auto buffers = [&](int64_t products, int64_t inner) {
+    return scratch_size(products * inner * 4) + scratch_size(products * divide_up(inner, 32)) +
+           scratch_size(rows * h * 2);
+  };
+  reserve_scratch(stream, scratch_size(pairs * 4) + 3 * scratch_size(tiles * 4) + buffers(pairs, m.form.inner) +
+                              buffers(rows, shared_inner) + scratch_size(rows * call.places * h * 4));
   MoeKernelArgs a{};
   a.map.pair = take_scratch<int32_t>(stream, pairs);
   a.map.expert = take_scratch<int32_t>(stream, tiles);
   a.map.first = take_scratch<int32_t>(stream, tiles);
   a.map.last = take_scratch<int32_t>(stream, tiles);
-  auto* hidden_data = take_scratch<float>(stream, hidden);
-  auto* hidden_scale = take_scratch<uint8_t>(stream, scales);
-  auto* arranged = take_scratch<uint16_t>(stream, rows * h);
   a.parts = take_scratch<float>(stream, rows * call.places * h);
   a.width = h;
   a.k = m.k;
@@ -534,22 +535,29 @@ void run_pass(const Call& call, Stream& stream) {
   a.weight_before = m.numerics.quantise_activations;
   a.round_bf16 = m.numerics.round_bf16;
   a.limit = m.swiglu_limit;
+  const auto run = [&](const Form& form, int64_t products, int64_t row_tiles) {
+    auto* hidden = take_scratch<float>(stream, products * a.inner);
+    auto* hidden_scale = take_scratch<uint8_t>(stream, products * divide_up(a.inner, 32));
+    auto* arranged = take_scratch<uint16_t>(stream, rows * h);
+    run_products(a, m, form, row_tiles, hidden, hidden_scale, arranged, stream);
+  };
+  if (shared) {
+    a.one = m.shared;
+    a.rows = rows;
+    a.inner = shared_inner;
+    start_beside(stream);
+    run(dense, rows, divide_up(rows, dense.tile_rows()));
+    stop_beside(stream);
+  }
   if (pairs > 0) {
     DI_LAUNCH(stream, sort_pairs_kernel, grid(m.n_experts), dim3(kThreads), 0, m.ids, static_cast<int>(pairs),
               m.n_experts, routed.tile_rows(), static_cast<int>(tiles), a.map);
     a.experts = m.experts;
     a.weights = m.weights;
     a.inner = m.form.inner;
-    run_products(a, m, routed, tiles, hidden_data, hidden_scale, arranged, stream);
+    run(routed, pairs, tiles);
   }
-  if (shared) {
-    a.experts = nullptr;
-    a.weights = nullptr;
-    a.one = m.shared;
-    a.rows = rows;
-    a.inner = shared_inner;
-    run_products(a, m, dense, divide_up(rows, dense.tile_rows()), hidden_data, hidden_scale, arranged, stream);
-  }
+  if (shared) join_beside(stream);
   DI_LAUNCH(stream, add_parts_kernel, grid(rows, rows >= 256 ? 1 : 4), dim3(kThreads), 0,
             static_cast<const float*>(a.parts), call.places, m.out);
 }

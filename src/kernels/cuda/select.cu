@@ -175,11 +175,12 @@ __device__ __forceinline__ void score_keys(const KeyPieces& keys, const float (&
     }
   }
   float sum[kScoreHeads / 2];
+  const Operand query = operand(q);
   begin_products();
-  narrow_product<false>(sum, fragment[0], q);
+  narrow_product<false>(sum, fragment[0], query);
 #pragma unroll
   for (int step = 1; step < 8; ++step) {
-    narrow_product<true>(sum, fragment[step], q + step / 4 * kQueryPanel + step % 4 * 32);
+    narrow_product<true>(sum, fragment[step], beyond(query, step / 4 * kQueryPanel + step % 4 * 32));
   }
   finish_products(sum);
   score[0] = score[1] = 0.F;

@@ -18,6 +18,9 @@ constexpr int64_t kPinnedBytes = int64_t{32} << 20;
 // A CudaStream and what it refers to.
 struct OwnedStream : CudaStream {
   device::cuda::Stream stream;
+  device::cuda::Stream beside;
+  device::cuda::Event begun;  // what `beside` waits for
+  device::cuda::Event done;   // what is waited for in turn
   device::cuda::PinnedBuffer pinned;
   int64_t pinned_used = 0;
 
@@ -32,6 +35,10 @@ OwnedStream& owned(Stream& stream) {
 // most such errors stay with the process (a supervisor starts it again).
 void must(cudaError_t status, const char* what) {
   DI_CHECK(status == cudaSuccess, "CUDA: {}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+void must(const Result<void>& status) {
+  DI_CHECK(status.has_value(), "{}", status.error().message);
 }
 
 void wait(OwnedStream& s) {
@@ -50,6 +57,9 @@ Result<StreamPtr> make_stream(int32_t index) {
   auto s = std::make_unique<OwnedStream>();
   s->device = index;
   s->stream = DI_TRY(device::cuda::Stream::create(index));
+  s->beside = DI_TRY(device::cuda::Stream::create(index));
+  s->begun = DI_TRY(device::cuda::Event::create(false));
+  s->done = DI_TRY(device::cuda::Event::create(false));
   s->pinned = DI_TRY(device::cuda::PinnedBuffer::allocate(static_cast<size_t>(kPinnedBytes)));
   s->handle = s->stream.handle();
   CudaStream* plain = s.release();
@@ -78,6 +88,24 @@ void reserve_scratch(Stream& stream, int64_t bytes) {
   must(cudaMalloc(&memory, static_cast<size_t>(s.scratch_bytes)), "allocating scratch");
   s.scratch = static_cast<std::byte*>(memory);
   ++s.scratch_version;
+}
+
+void start_beside(Stream& stream) {
+  OwnedStream& s = owned(stream);
+  must(s.begun.record(s.stream));
+  must(s.begun.wait_on(s.beside));
+  s.handle = s.beside.handle();
+}
+
+void stop_beside(Stream& stream) {
+  OwnedStream& s = owned(stream);
+  must(s.done.record(s.beside));
+  s.handle = s.stream.handle();
+}
+
+void join_beside(Stream& stream) {
+  OwnedStream& s = owned(stream);
+  must(s.done.wait_on(s.stream));
 }
 
 Graph* capture(void (*submit)(void*), void* argument, Stream& stream) {

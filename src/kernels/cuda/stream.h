@@ -1,5 +1,5 @@
-// What a kernels::Stream is on CUDA: a stream of the driver and scratch memory for the operator that runs. Operators of
-// a stream follow one another, so that each may use all of the scratch.
+// What a kernels::Stream is on CUDA: a stream of the driver, a second one for what an operator runs beside, and scratch
+// memory for the operator that runs. Operators of a stream follow one another, so that each may use all of the scratch.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace di::kernels::cuda {
 
 struct CudaStream {
-  void* handle = nullptr;  // cudaStream_t
+  void* handle = nullptr;  // cudaStream_t that launches go to
   int device = 0;
   std::byte* scratch = nullptr;
   int64_t scratch_bytes = 0;
@@ -25,6 +25,13 @@ inline CudaStream& cuda_stream(Stream& stream) {
 // Gives the whole scratch back and makes it at least `bytes` large. Growing waits for the stream and allocates; it
 // happens while the largest step is seen for the first time, never while a graph is captured (then it aborts).
 void reserve_scratch(Stream& stream, int64_t bytes);
+
+// Work that may run beside other work of the same operator: launches between start and stop follow what the stream had
+// been given before, those after stop do not wait for them, and those after join do. Once within an operator, which
+// must join; both kinds of work need scratch of their own.
+void start_beside(Stream& stream);
+void stop_beside(Stream& stream);
+void join_beside(Stream& stream);
 
 inline int64_t scratch_size(int64_t bytes) {
   return (bytes + 255) / 256 * 256;

@@ -184,47 +184,60 @@ struct StageCopies {
   }
 };
 
-// Half `half` of a stage's weights as the fragments of four depth steps: pieces of 64 columns of FP8, two words of the
-// only piece of MXFP4.
+// A lane's weights of a stage: of two rows of the group (8 apart) the pieces and what their codes are multiplied by.
 template <class Shape>
-__device__ __forceinline__ void widen_half(const uint8_t* weights, const uint8_t* scales, int half,
-                                           uint32_t (&a)[4][4]) {
-  constexpr WeightFormat kFormat = Shape::kFormat;
-  constexpr int kP = kPieces<kFormat>;
-  const int warp = static_cast<int>(threadIdx.x / 32);
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const int quad = lane % 4;
+struct StageWeights {
+  static constexpr WeightFormat kFormat = Shape::kFormat;
+  static constexpr bool kFp4 = kFormat == WeightFormat::kFp4Row;
+  static constexpr int kPieceBytes = 32 * 16;  // from one piece of the lane to its next
+  const uint8_t* pieces;
+  uint32_t scale[2];   // of the rows' four groups, those of this lane from bit 0 on (FP8: of half 1 from bit 16 on)
+  uint32_t factor[2];  // MXFP4: of the piece
+
+  __device__ __forceinline__ StageWeights(const uint8_t* weights, const uint8_t* scales) : pieces(weights) {
+    const int warp = static_cast<int>(threadIdx.x / 32);
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int quad = lane % 4;
+    pieces += warp * 2 * kPieces<kFormat> * kPieceBytes + lane * 16;
 #pragma unroll
-  for (int run = 0; run < 2; ++run) {  // rows of the group, and 8 further
-    const int at = warp * 2 + run;
-    const uint32_t scale = reinterpret_cast<const uint32_t*>(scales)[at * 8 + lane / 4];
-    if constexpr (kFormat == WeightFormat::kFp4Row) {
-      const uint4 raw = *reinterpret_cast<const uint4*>(weights + (at * 32 + lane) * 16);
-      const uint32_t factor = code_factor<kFormat>(scale >> (quad * 8) & 255U);
-      const uint32_t words[2] = {half == 0 ? raw.x : raw.z, half == 0 ? raw.y : raw.w};
+    for (int run = 0; run < 2; ++run) {
+      scale[run] =
+          reinterpret_cast<const uint32_t*>(scales)[(warp * 2 + run) * 8 + lane / 4] >> ((kFp4 ? quad : quad / 2) * 8);
+      if constexpr (kFp4) factor[run] = code_factor<kFormat>(scale[run] & 255U);
+    }
+  }
+
+  // The fragments of four depth steps: half `half` of the stage.
+  __device__ __forceinline__ void widen(int half, uint32_t (&a)[4][4]) const {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        uint32_t wide[4];
-        widen_fp4(words[i], factor, wide);
-        a[2 * i][run] = wide[0];
-        a[2 * i][2 + run] = wide[1];
-        a[2 * i + 1][run] = wide[2];
-        a[2 * i + 1][2 + run] = wide[3];
-      }
-    } else {
-      const uint4 raw = *reinterpret_cast<const uint4*>(weights + ((at * kP + half) * 32 + lane) * 16);
-      const uint32_t factor = code_factor<kFormat>(scale >> ((half * 2 + quad / 2) * 8) & 255U);
-      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+    for (int run = 0; run < 2; ++run) {
+      if constexpr (kFp4) {
+        const uint2 raw = *reinterpret_cast<const uint2*>(pieces + run * kPieceBytes + half * 8);
+        const uint32_t words[2] = {raw.x, raw.y};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        uint32_t wide[2];
-        widen_fp8(words[i], factor, wide);
-        a[i][run] = wide[0];
-        a[i][2 + run] = wide[1];
+        for (int i = 0; i < 2; ++i) {
+          uint32_t wide[4];
+          widen_fp4(words[i], factor[run], wide);
+          a[2 * i][run] = wide[0];
+          a[2 * i][2 + run] = wide[1];
+          a[2 * i + 1][run] = wide[2];
+          a[2 * i + 1][2 + run] = wide[3];
+        }
+      } else {
+        const uint4 raw = *reinterpret_cast<const uint4*>(pieces + (run * kPieces<kFormat> + half) * kPieceBytes);
+        const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+        const uint32_t by = code_factor<kFormat>(scale[run] >> (half * 16) & 255U);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          uint32_t wide[2];
+          widen_fp8(words[i], by, wide);
+          a[i][run] = wide[0];
+          a[i][2 + run] = wide[1];
+        }
       }
     }
   }
-}
+};
 
 // total ← rows [first, last) of x times the weight rows of `tile`, columns [begin, end), both multiples of kBlockDepth.
 // Shared memory: Shape::kShared bytes; free again after the caller's next barrier. Of what the kernel before it in the
@@ -257,51 +270,66 @@ __device__ __forceinline__ void streamed_product(const StreamInput& x, int64_t f
     if (s < blocks) copies.next_input(shared, s);
     commit_copies();
   }
-  int slot = 0;
-  for (int block = 0; block < blocks; ++block) {
-    wait_copies<kAhead - 1>();
-    publish_operands();
-    // Every thread's copies are there; the products of the block before the last are done, and its stage is free.
-    __syncthreads();
-    if (block + kAhead < blocks) {
-      const int to = slot + kAhead < Shape::kStages ? slot + kAhead : slot + kAhead - Shape::kStages;
-      copies.next_weights(shared, to);
-      copies.next_input(shared, to);
-    }
-    commit_copies();
-    const uint8_t* rows = shared + slot * Shape::kTokenBytes;
-    const uint8_t* weights = shared + Shape::kWeightsAt + slot * Shape::kWeightBytes;
-    const uint8_t* scales = shared + Shape::kScalesAt + slot * Shape::kScaleBytes;
+  // Unrolled, a stage's place is known when the program is compiled, and so are its addresses; the shape of which two
+  // blocks share a multiprocessor has no registers for that.
+  constexpr int kUnrolled = Shape::kBlocks == 1 ? Shape::kStages : 1;
+  int running = 0;
+  for (int turn = 0; turn < blocks; turn += kUnrolled) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const Operand b = operand(rows + half * (Shape::kTokens * 128));
-      if constexpr (kFormat == WeightFormat::kBf16) {
-        const Operand a = operand(weights + half * (Shape::kRows * 128) + warpgroup * (64 * 128));
-        begin_products();
-#pragma unroll
-        for (int step = 0; step < 4; ++step) operand_product(chunk, a, b, step);
-      } else {
-        uint32_t a[4][4];
-        widen_half<Shape>(weights, scales, half, a);
-        begin_products();
-#pragma unroll
-        for (int step = 0; step < 4; ++step) operand_product(chunk, a[step], b, step);
+    for (int unrolled = 0; unrolled < kUnrolled; ++unrolled) {
+      const int block = turn + unrolled;
+      if (block >= blocks) break;
+      const int slot = kUnrolled == 1 ? running : unrolled;
+      wait_copies<kAhead - 1>();
+      publish_operands();
+      // Every thread's copies are there; the products of the block before the last are done, and its stage is free.
+      __syncthreads();
+      if (block + kAhead < blocks) {
+        const int to = slot + kAhead < Shape::kStages ? slot + kAhead : slot + kAhead - Shape::kStages;
+        copies.next_weights(shared, to);
+        copies.next_input(shared, to);
       }
-      commit_products();
-      wait_products<1>();  // the registers of the half before are free
-    }
-    if ((block + 1) % (kChunk / kBlockDepth) == 0 || block + 1 == blocks) {
-      wait_products<0>();
+      commit_copies();
+      const uint8_t* rows = shared + slot * Shape::kTokenBytes;
+      const uint8_t* weights = shared + Shape::kWeightsAt + slot * Shape::kWeightBytes;
+      if constexpr (kFormat == WeightFormat::kBf16) {
 #pragma unroll
-      for (int j = 0; j < kTiles; ++j) {
+        for (int half = 0; half < 2; ++half) {
+          const Operand b = operand(rows + half * (Shape::kTokens * 128));
+          const Operand a = operand(weights + half * (Shape::kRows * 128) + warpgroup * (64 * 128));
+          begin_products();
 #pragma unroll
-        for (int v = 0; v < 4; ++v) {
-          total.at[j][v] = fmaf(chunk[j][v], kSumFactor<kFormat>, total.at[j][v]);
-          chunk[j][v] = 0.F;
+          for (int step = 0; step < 4; ++step) operand_product(chunk, a, b, step);
+          commit_products();
+          wait_products<1>();
+        }
+      } else {
+        const StageWeights<Shape> stage(weights, shared + Shape::kScalesAt + slot * Shape::kScaleBytes);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const Operand b = operand(rows + half * (Shape::kTokens * 128));
+          uint32_t a[4][4];
+          stage.widen(half, a);
+          begin_products();
+#pragma unroll
+          for (int step = 0; step < 4; ++step) operand_product(chunk, a[step], b, step);
+          commit_products();
+          wait_products<1>();  // the registers of the half before are free
         }
       }
+      if ((block + 1) % (kChunk / kBlockDepth) == 0 || block + 1 == blocks) {
+        wait_products<0>();
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+          for (int v = 0; v < 4; ++v) {
+            total.at[j][v] = fmaf(chunk[j][v], kSumFactor<kFormat>, total.at[j][v]);
+            chunk[j][v] = 0.F;
+          }
+        }
+      }
+      running = slot + 1 < Shape::kStages ? slot + 1 : 0;
     }
-    slot = slot + 1 < Shape::kStages ? slot + 1 : 0;
   }
 }
 

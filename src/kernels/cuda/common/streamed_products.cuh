@@ -17,19 +17,6 @@ __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 }
 
-// An operand as the matrix units name it: 128-byte swizzle, eight rows are 1024 bytes apart.
-struct Operand {
-  uint32_t low;
-};
-__device__ __forceinline__ Operand operand(const uint8_t* shared) {
-  return {static_cast<uint32_t>(__cvta_generic_to_shared(shared)) >> 4 | 1U << 16};
-}
-// Sixteen columns of it.
-__device__ __forceinline__ uint64_t descriptor(Operand o, int step) {
-  constexpr uint64_t kHigh = uint64_t{64} << 32 | uint64_t{1} << 62;
-  return kHigh | (o.low + static_cast<uint32_t>(step * 2));
-}
-
 #define DI_SUM4(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define DI_SUM16(j) DI_SUM4(j), DI_SUM4(j + 1), DI_SUM4(j + 2), DI_SUM4(j + 3)
 
@@ -67,10 +54,6 @@ DI_WARPGROUP_PRODUCT(16, "128", DI_REGISTERS64, "{%64,%65,%66,%67}", "%68", "%64
 
 #else
 
-using Operand = const uint8_t*;
-__device__ __forceinline__ Operand operand(const uint8_t* shared) {
-  return shared;
-}
 __device__ __forceinline__ void commit_products() {}
 template <int kGroups>
 __device__ __forceinline__ void wait_products() {}
@@ -81,7 +64,7 @@ __device__ __forceinline__ void wait_products() {}
 template <int kTiles>
 __device__ __forceinline__ void operand_product(float (&d)[kTiles][4], const uint32_t (&a)[4], Operand b, int step) {
 #if DI_WGMMA
-  warpgroup_product(d, a, descriptor(b, step));
+  warpgroup_product(d, a, descriptor(beyond(b, step * 32)));
 #else
   const int group = static_cast<int>(threadIdx.x % 32 / 4);
   const int quad = static_cast<int>(threadIdx.x % 4);
@@ -98,7 +81,7 @@ __device__ __forceinline__ void operand_product(float (&d)[kTiles][4], const uin
 template <int kTiles>
 __device__ __forceinline__ void operand_product(float (&d)[kTiles][4], Operand a, Operand b, int step) {
 #if DI_WGMMA
-  warpgroup_product(d, descriptor(a, step), descriptor(b, step));
+  warpgroup_product(d, descriptor(beyond(a, step * 32)), descriptor(beyond(b, step * 32)));
 #else
   const int row = static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
   const uint8_t* from = a + threadIdx.x % 4 * 4;

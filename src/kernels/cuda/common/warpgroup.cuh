@@ -92,11 +92,21 @@ __device__ __forceinline__ void finish_products(float (&d)[kValues]) {
 
 #if DI_WGMMA
 
-// The descriptor of an operand: address, 1024 bytes from eight rows to the next eight, 128-byte swizzle. (The other
-// distance is not used by operands of at most 64 columns.)
-__device__ __forceinline__ uint64_t operand_descriptor(const uint8_t* at) {
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(at));
-  return (uint64_t{1} << 62) | (uint64_t{1024 / 16} << 32) | (uint64_t{1} << 16) | (address >> 4 & 0x3fffU);
+// An operand as the matrix units name it: 128-byte swizzle, eight rows are 1024 bytes apart. (The other distance is not
+// used by operands of at most 64 columns.)
+struct Operand {
+  uint32_t low;
+};
+__device__ __forceinline__ Operand operand(const uint8_t* shared) {
+  return {static_cast<uint32_t>(__cvta_generic_to_shared(shared)) >> 4 | 1U << 16};
+}
+// The operand `bytes` (a multiple of 16) further on.
+__device__ __forceinline__ Operand beyond(Operand o, int bytes) {
+  return {o.low + static_cast<uint32_t>(bytes / 16)};
+}
+__device__ __forceinline__ uint64_t descriptor(Operand o) {
+  constexpr uint64_t kHigh = uint64_t{64} << 32 | uint64_t{1} << 62;
+  return kHigh | o.low;
 }
 
 #define DI_IO4(c, d, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
@@ -112,9 +122,9 @@ __device__ __forceinline__ uint64_t operand_descriptor(const uint8_t* at) {
 
 // d (+)= a·b, a and b [64, 16] in panels whose rows are theirs.
 template <bool kAdd>
-__device__ __forceinline__ void row_product(float (&d)[32], const uint8_t* a, const uint8_t* b) {
-  const uint64_t left = operand_descriptor(a);
-  const uint64_t right = operand_descriptor(b);
+__device__ __forceinline__ void row_product(float (&d)[32], Operand a, Operand b) {
+  const uint64_t left = descriptor(a);
+  const uint64_t right = descriptor(b);
   if constexpr (kAdd) {
     asm volatile(DI_PRODUCT("m64n64k16", "1", DI_REGISTERS32, "%32, %33", "0, 0")
                  : DI_IO16("+f", d, 0), DI_IO16("+f", d, 16)
@@ -128,8 +138,8 @@ __device__ __forceinline__ void row_product(float (&d)[32], const uint8_t* a, co
 
 // d (+)= a·b, a in registers, b [16, 64] in a panel whose rows are the depth.
 template <bool kAdd>
-__device__ __forceinline__ void depth_product(float (&d)[32], const uint32_t (&a)[4], const uint8_t* b) {
-  const uint64_t right = operand_descriptor(b);
+__device__ __forceinline__ void depth_product(float (&d)[32], const uint32_t (&a)[4], Operand b) {
+  const uint64_t right = descriptor(b);
   if constexpr (kAdd) {
     asm volatile(DI_PRODUCT("m64n64k16", "1", DI_REGISTERS32, "{%32,%33,%34,%35}, %36", "1")
                  : DI_IO16("+f", d, 0), DI_IO16("+f", d, 16)
@@ -143,8 +153,8 @@ __device__ __forceinline__ void depth_product(float (&d)[32], const uint32_t (&a
 
 // d (+)= a·b, a in registers, b 32 columns in a panel whose rows are these.
 template <bool kAdd>
-__device__ __forceinline__ void narrow_product(float (&d)[16], const uint32_t (&a)[4], const uint8_t* b) {
-  const uint64_t right = operand_descriptor(b);
+__device__ __forceinline__ void narrow_product(float (&d)[16], const uint32_t (&a)[4], Operand b) {
+  const uint64_t right = descriptor(b);
   if constexpr (kAdd) {
     asm volatile(DI_PRODUCT("m64n32k16", "1", DI_REGISTERS16, "{%16,%17,%18,%19}, %20", "0")
                  : DI_IO16("+f", d, 0)
@@ -157,6 +167,14 @@ __device__ __forceinline__ void narrow_product(float (&d)[16], const uint32_t (&
 }
 
 #else
+
+using Operand = const uint8_t*;
+__device__ __forceinline__ Operand operand(const uint8_t* shared) {
+  return shared;
+}
+__device__ __forceinline__ Operand beyond(Operand o, int bytes) {
+  return o + bytes;
+}
 
 // The unit at `offset` bytes of a panel's rows, seen from `panel`, which may lie inside of its first row: as the
 // hardware does it, on the address.
@@ -181,7 +199,7 @@ __device__ __forceinline__ void product_of_rows(float (&d)[kValues], const uint3
   }
 }
 template <bool kAdd>
-__device__ __forceinline__ void row_product(float (&d)[32], const uint8_t* a, const uint8_t* b) {
+__device__ __forceinline__ void row_product(float (&d)[32], Operand a, Operand b) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   uint32_t left[4];
   load_matrices(left, swizzled_unit(a, static_cast<int>(threadIdx.x / 32 % 4 * 16) * kPanelRow + lane % 16 * kPanelRow +
@@ -189,11 +207,11 @@ __device__ __forceinline__ void row_product(float (&d)[32], const uint8_t* a, co
   product_of_rows<kAdd>(d, left, b);
 }
 template <bool kAdd>
-__device__ __forceinline__ void narrow_product(float (&d)[16], const uint32_t (&a)[4], const uint8_t* b) {
+__device__ __forceinline__ void narrow_product(float (&d)[16], const uint32_t (&a)[4], Operand b) {
   product_of_rows<kAdd>(d, a, b);
 }
 template <bool kAdd>
-__device__ __forceinline__ void depth_product(float (&d)[32], const uint32_t (&a)[4], const uint8_t* b) {
+__device__ __forceinline__ void depth_product(float (&d)[32], const uint32_t (&a)[4], Operand b) {
   const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
