@@ -242,14 +242,17 @@ Ceilings measure_ceilings(int32_t threads, bool pairs) {
   kb::Session session(options);
   kb::Buffer memory(int64_t{256} << 20);
   memory.fill(session.pool, kernels::WeightFormat::kFp4Row);
-  const bool multiplies_pairs = pairs && options.isa >= kernels::cpu::Isa::kAvx512Bf16;
+  using kernels::cpu::Isa;
+  const kb::Peak peak = !pairs || options.isa < Isa::kAvx512Bf16 ? kb::Peak::kWide
+                        : options.isa == Isa::kAmx               ? kb::Peak::kTiles
+                                                                 : kb::Peak::kPairs;
   const auto rate = [&](const kb::Contestant& what, double amount) {
     const kb::Timing time = kb::race({what}, 5).front();
     return amount / (session.pool.size() == 1 ? time.median_cpu() : time.best());
   };
   constexpr double kFlops = 2e9;
   return {rate(kb::read_contestant(session, memory), static_cast<double>(memory.bytes())),
-          rate(kb::peak_contestant(session, kFlops, multiplies_pairs), kFlops)};
+          rate(kb::peak_contestant(session, kFlops, peak), kFlops)};
 }
 
 // Steps of 1 and 32 rows at the ceilings, and what continuous batching can give at 32 over a token alone as measured.
