@@ -169,7 +169,9 @@ def test_run_once_answers_and_leaves_nothing_behind():
 def test_what_run_prints_can_be_pasted_and_ctrl_c_ends_it(tmp_path):
     """In the foreground until the interrupt; then no process is left and the status is 0."""
     port = free_port()
-    process = subprocess.Popen([str(ROOT / "run"), "--port", str(port), "--model", str(model_dir()), "--prompt", "It's 2 o'clock?"],
+    # A shell cannot trap what it was started to ignore, as everything in the background of a script ignores the interrupt.
+    command = ["env", "--default-signal=INT", str(ROOT / "run")]
+    process = subprocess.Popen([*command, "--port", str(port), "--model", str(model_dir()), "--prompt", "It's 2 o'clock?"],
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     printed = ""
     try:

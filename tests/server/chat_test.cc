@@ -326,7 +326,7 @@ TEST_F(Chat, DrainLetsRunningOnesEndAndRefusesNewOnes) {
   const std::vector<std::string> events = events_of(read_answer(hanging).body);
   EXPECT_EQ(parse_json(events[events.size() - 2]).value().find("error")->find("code")->as_string(), "draining");
   engine.wait_cancelled(1);
-  EXPECT_TRUE(server.http().wait_until_idle(10'000));
+  EXPECT_TRUE(server.http().wait_until_idle(60'000));
 }
 
 }  // namespace

@@ -264,6 +264,10 @@ class ManualEngine final : public engine::EngineApi {
     changed_.wait(lock, [&] { return entries_.size() > n; });
     return *entries_[n];
   }
+  bool cancelled(size_t n) {
+    const std::lock_guard lock(mutex_);
+    return entries_.at(n)->cancelled;
+  }
   void wait_cancelled(size_t n) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return entries_.size() > n && entries_[n]->cancelled; });

@@ -248,7 +248,7 @@ TEST_F(Ui, AnOpenDashboardDoesNotHoldUpTheEnd) {
   EXPECT_NE(client.read_until("event: frame").find("event: history"), std::string::npos);
   EXPECT_EQ(server.http().open_exchanges(), 1);
   server.app().refuse_new();
-  EXPECT_TRUE(server.http().wait_until_idle(10'000));
+  EXPECT_TRUE(server.http().wait_until_idle(60'000));
   EXPECT_EQ(server.ask(get("/ui/feed")).status, 503);
 }
 
