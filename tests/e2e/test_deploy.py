@@ -65,11 +65,32 @@ def test_every_series_that_is_asked_for_exists(series):
     assert asked > 30
 
 
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (make deploy-check)")
+
+
+@needs_promtool
 def test_the_rules_as_prometheus_reads_them():
-    if shutil.which("promtool") is None:
-        pytest.skip("promtool is not installed")
     result = subprocess.run(["promtool", "check", "rules", DEPLOY / "prometheus/rules.yaml"], capture_output=True, text=True)
+    assert result.returncode == 0 and "8 rules found" in result.stdout, result.stdout + result.stderr
+    result = subprocess.run(["promtool", "check", "config", "--syntax-only", DEPLOY / "prometheus/prometheus.yaml"], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+# Names that dashboards of vLLM and SGLang ask for; its linter has other ideas of names.
+LINT = re.compile(r"metric names should not contain ':'"
+                  r"|(vllm:iteration_tokens_total|vllm:request_params_\w+|\w+:\w+_total) non-counter metrics should not have"
+                  r"|metric names should not contain abbreviated units")
+
+
+@needs_promtool
+def test_the_metrics_as_prometheus_reads_them(tmp_path):
+    server = harness.Server(tmp_path, "--engine", "mock:tokens=2")
+    server.json("POST", CHAT, body("chat", "hello"))
+    text = server.request("GET", "/metrics")[2]
+    assert server.stop() == 0
+    result = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True)
+    complaints = [line for line in (result.stdout + result.stderr).decode().splitlines() if not LINT.search(line)]
+    assert not complaints and result.returncode in (0, 3), complaints  # 1: it cannot be read; 3: the linter speaks
 
 
 def test_the_dashboard_is_whole():
@@ -229,11 +250,33 @@ EVERYTHING = {"keysSecret": "keys", "model__existingClaim": "weights", "args": [
               "tolerations": [{"key": "gpu", "operator": "Exists"}]}
 
 
+def fits_kubernetes(documents):
+    """Against the schemas of Kubernetes, unknown members refused, where they are installed (make deploy-check); the resources of
+    Prometheus' operator and of KEDA have none there."""
+    try:
+        import kubernetes_validate
+    except ImportError:
+        return
+    for kind, document in documents.items():
+        if kind not in ("ServiceMonitor", "ScaledObject"):
+            kubernetes_validate.validate(document, "1.37", strict=True)
+
+
+def test_the_schemas_see_a_mistake():
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed (make deploy-check)")
+    documents = {one["kind"]: one for one in Chart().documents()}
+    fits_kubernetes(documents)
+    documents["Deployment"]["spec"]["replcas"] = 2
+    with pytest.raises(kubernetes_validate.ValidationError):
+        fits_kubernetes(documents)
+
+
 @pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["as it is", "everything"])
 def test_what_the_chart_renders(values):
     documents = {one["kind"]: one for one in Chart(**values).documents()}
     assert set(documents) == {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"} | (
         {"ServiceMonitor", "ScaledObject"} if values else set())
+    fits_kubernetes(documents)
     pod = documents["Deployment"]["spec"]["template"]
     container, = pod["spec"]["containers"]
     labels = pod["metadata"]["labels"]

@@ -613,6 +613,11 @@ def test_ready_made_bodies(scripted, request_body, status, code, param):
     assert error["param"], "the field at fault is named"
 
 
+def test_no_parts_are_the_empty_text(scripted):
+    prompts = [scripted.json("POST", "/v1/render", M | {"messages": [{"role": "user", "content": content}]})["prompt"] for content in ("", [])]
+    assert prompts[0] == prompts[1]
+
+
 def test_unknown_fields_with_strict_fields(start, script_file):
     server = start("--engine", f"scripted:{script_file}", "--strict-fields")
     status, error = server.error(M | U | {"no_such_field": 1})
