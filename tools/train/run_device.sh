@@ -44,7 +44,7 @@ continue)
     mkdir -p "$work/state"
     nvidia-smi --query-gpu=name,memory.total --format=csv,noheader
     (cd "$here" && setsid nohup env OMP_NUM_THREADS=1 "$python" feed.py --dir "$work/pool" --tokenizer "$model/tokenizer.json" \
-        --workers "${WORKERS:-6}" --talk 0.6 --first-seconds 1 --lengths "$lengths" --megatokens "${MEGATOKENS:-120,50,40}" --seed 20270201 \
+        --workers "${WORKERS:-6}" --talk "${TALK:-0.6}" --first-seconds 1 --lengths "$lengths" --megatokens "${MEGATOKENS:-120,50,40}" --seed 20270201 \
         >"$work/pool.log" 2>&1 </dev/null &)
     for _ in $(seq 120); do [ -e "$work/pool/layout.json" ] && break; sleep 0.5; done
     sleep "${POOL_SECONDS:-8}"
