@@ -119,6 +119,7 @@ Result<std::unique_ptr<FixtureModel>> random_model(const ModelConfig& bundled, i
   for (const TensorSlot& slot : list_tensors(model->config, model->schedule, model->weights)) {
     if (slot.group != TensorClass::kVision && !slot.optional) parts.bind(model->config, slot);
   }
+  tabulate_experts(model->weights);
   return model;
 }
 

@@ -295,4 +295,11 @@ std::vector<TensorSlot> list_tensors(const ModelConfig& c, const Schedule& s, Mo
   return out;
 }
 
+void tabulate_experts(ModelWeights& weights) {
+  for (FfnWeights* f : all_ffn(weights)) {
+    f->form = kernels::form_of(f->experts.data(), static_cast<int64_t>(f->experts.size()));
+    f->table = f->experts.data();
+  }
+}
+
 }  // namespace di::model

@@ -50,4 +50,7 @@ struct TensorSlot {
 // resized.
 std::vector<TensorSlot> list_tensors(const ModelConfig& config, const Schedule& schedule, ModelWeights& weights);
 
+// After the slots are bound: fills `form` and `table` of the expert layers, for operators that read host memory.
+void tabulate_experts(ModelWeights& weights);
+
 }  // namespace di::model

@@ -238,10 +238,7 @@ Result<ModelWeights> bind_weights(const ModelConfig& config, const Schedule& sch
   ModelWeights out;
   const std::vector<TensorSlot> slots = list_tensors(config, schedule, out);
   DI_TRY(Binder(config, checkpoint, out).bind_all(slots));
-  for (FfnWeights* f : all_ffn(out)) {
-    f->form = kernels::form_of(f->experts.data(), static_cast<int64_t>(f->experts.size()));
-    f->table = f->experts.data();
-  }
+  tabulate_experts(out);
   return out;
 }
 

@@ -105,6 +105,13 @@ def test_bench_model_at_toy_widths():
         assert all(float(cell) > 0 for cell in (row[3], row[4])), row
 
 
+def test_bench_long_context():
+    result = deepinfer("bench", "long-context", model_dir(), "--contexts", 64, 1000)
+    assert result.returncode == 0, result.stderr
+    rows = [line for line in result.stdout.splitlines() if line.startswith("| 1000 |")]
+    assert len(rows) == 2, result.stdout  # the folder's model, and random weights
+
+
 def test_bench_serve_without_a_server():
     result = deepinfer("bench", "serve", "--base-url", f"http://127.0.0.1:{free_port()}", "--model", "x", "--num-prompts", 2)
     assert result.returncode == 1
