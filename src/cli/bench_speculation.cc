@@ -60,7 +60,7 @@ struct Row {
   std::vector<double> accepted;  // negative: not told
 };
 
-void print_rows(const std::vector<SpeculationPolicy>& all, const std::vector<Row>& rows) {
+void print_head(const std::vector<SpeculationPolicy>& all) {
   std::string head = "| requests |";
   std::string rule = "|---|";
   for (const SpeculationPolicy& p : all) {
@@ -69,17 +69,19 @@ void print_rows(const std::vector<SpeculationPolicy>& all, const std::vector<Row
   }
   std::printf("\n%s variable over best fixed | over fixed %d |\n%s---|---|\n", head.c_str(), all[all.size() - 2].length,
               rule.c_str());
-  for (const Row& row : rows) {
-    std::printf("| %s |", row.name.c_str());
-    for (size_t i = 0; i < all.size(); ++i) {
-      std::printf(" %.0f", row.rates[i]);
-      if (all[i].mode != SpeculationMode::kOff) std::printf(" (%.2f, %.2f)", row.lengths[i], row.accepted[i]);
-      std::printf(" |");
-    }
-    const double best = *std::max_element(row.rates.begin(), row.rates.end() - 1);
-    std::printf(" %+.1f %% | %+.1f %% |\n", (row.rates.back() / best - 1) * 100,
-                (row.rates.back() / row.rates[row.rates.size() - 2] - 1) * 100);
+  std::fflush(stdout);
+}
+
+void print_row(const std::vector<SpeculationPolicy>& all, const Row& row) {
+  std::printf("| %s |", row.name.c_str());
+  for (size_t i = 0; i < all.size(); ++i) {
+    std::printf(" %.0f", row.rates[i]);
+    if (all[i].mode != SpeculationMode::kOff) std::printf(" (%.2f, %.2f)", row.lengths[i], row.accepted[i]);
+    std::printf(" |");
   }
+  const double best = *std::max_element(row.rates.begin(), row.rates.end() - 1);
+  std::printf(" %+.1f %% | %+.1f %% |\n", (row.rates.back() / best - 1) * 100,
+              (row.rates.back() / row.rates[row.rates.size() - 2] - 1) * 100);
   std::fflush(stdout);
 }
 
@@ -172,7 +174,11 @@ class Bench {
 
   // Every policy in turn, so many times; keeps rounds and steps of the longest fixed length.
   Result<void> measure() {
-    std::vector<Row> rows;
+    if (!options_.replay_only) {
+      std::printf("\nmeasured: tokens per second of %s, prompts included (drafts verified and accepted a round)\n",
+                  options_.processor_time ? "processor time" : "time");
+      print_head(policies_);
+    }
     for (const Traffic& t : traffic(options_.concurrency)) {
       const auto prompts = take(prompts_, t.load.size());
       std::vector<Measured> sums(policies_.size());
@@ -198,12 +204,8 @@ class Bench {
         row.lengths.push_back(ratio(m.length_sum, m.rounds));
         row.accepted.push_back(ratio(m.accepted_sum, m.rounds));
       }
-      rows.push_back(std::move(row));
+      if (!options_.replay_only) print_row(policies_, row);
     }
-    if (options_.replay_only) return {};
-    std::printf("\nmeasured: tokens per second of %s, prompts included (drafts verified and accepted a round)\n",
-                options_.processor_time ? "processor time" : "time");
-    print_rows(policies_, rows);
     return {};
   }
 
@@ -242,18 +244,17 @@ class Bench {
     std::vector<std::pair<std::string, std::vector<LoadStage>>> loads;
     for (const int32_t n : concurrency) loads.push_back({fmt::format("{}", n), {{n, kReplayTokens * n}}});
     loads.emplace_back("mixed", mixed_load(*std::ranges::max_element(concurrency)));
-    std::vector<Row> rows;
+    print_head(policies_);
     for (const auto& [name, load] : loads) {
-      Row& row = rows.emplace_back();
-      row.name = name;
+      Row row{name, {}, {}, {}};
       for (const SpeculationPolicy& p : policies_) {
         const Replayed r = replay_rounds(rounds_, p, load, costs, model_.drafts());
         row.rates.push_back(r.tokens_per_second);
         row.lengths.push_back(r.mean_length);
         row.accepted.push_back(r.mean_accepted);
       }
+      print_row(policies_, row);
     }
-    print_rows(policies_, rows);
   }
 
   const BenchSpeculationOptions& options_;
