@@ -177,7 +177,7 @@ until inside "$1" $HEALTH 2>/dev/null; do sleep .05; kill -0 $server; done
 echo "healthy after $(( ($(date +%s%N) - begun) / 1000000 )) ms"
 until inside "$1" curl -fsS -o /dev/null http://127.0.0.1:8000/readyz 2>/dev/null; do sleep .05; kill -0 $server; done
 echo "ready after $(( ($(date +%s%N) - begun) / 1000000 )) ms"
-inside "$1" curl -fsS http://127.0.0.1:8000/v1/chat/completions -d '{"model":"deepseek-v4.1-flash","messages":[{"role":"user","content":"What is 3 times 4?"}],"thinking":{"type":"disabled"},"temperature":0,"max_tokens":32}'
+inside "$1" curl -fsS http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{"model":"deepseek-v4.1-flash","messages":[{"role":"user","content":"What is 3 times 4?"}],"thinking":{"type":"disabled"},"temperature":0,"max_tokens":32}'
 echo
 kill -TERM $server
 wait $server

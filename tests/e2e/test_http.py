@@ -385,3 +385,19 @@ def test_a_storm_of_broken_requests_does_not_grow_the_server(server):
         connection.send(data)
         connection.reset()
     wait_until(lambda: descriptors() <= before + 2, f"{before} open descriptors again")
+
+
+def test_http_2_is_not_offered(server):
+    """docs/decisions/0006: an upgrade is not taken and the request answered; the preface ends the connection and nothing else."""
+    upgrade = ["Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA"]
+    assert server.exchange(get("/livez", headers=upgrade)).status == 200
+    with server.connect() as connection:
+        connection.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        data = b""
+        try:
+            while part := connection.socket.recv(1000):
+                data += part
+        except ConnectionResetError:
+            pass
+    assert not data or data.startswith(b"HTTP/1.1 4"), data
+    assert server.request("GET", "/livez")[0] == 200
