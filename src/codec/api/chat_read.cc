@@ -9,9 +9,10 @@ namespace di::codec::api::chat {
 namespace {
 
 Read read_image_url(const Json& v, Block& out) {
-  return read_struct(
-      v, "struct ChatCompletionImageUrl", required("url", into(out.url)),
-      optional("detail", [&](const Json& d) { return read_enum(d, {"low", "high", "original", "auto"}, out.detail); }));
+  return read_struct(v, "struct ChatCompletionImageUrl", 0, required("url", into(out.url)),
+                     defaulted("detail", [&](const Json& d) {
+                       return read_enum(d, {"low", "high", "original", "auto"}, out.detail);
+                     }));
 }
 
 Read read_block(const Json& v, bool extended, Block& out) {
@@ -52,11 +53,11 @@ auto content_into(std::optional<Content>& out, bool extended) {
 
 Read read_call(const Json& v, RequestCall& out) {
   const auto function = [&](const Json& f) {
-    return read_struct(f, "struct ChatCompletionRequestFunctionCall", required("name", into(out.name)),
+    return read_struct(f, "struct ChatCompletionRequestFunctionCall", 0, required("name", into(out.name)),
                        required("arguments", into(out.arguments)));
   };
   enum class Type : uint8_t { kFunction };
-  return read_struct(v, "struct ChatCompletionRequestToolCall", required("id", into(out.id)),
+  return read_struct(v, "struct ChatCompletionRequestToolCall", 0, required("id", into(out.id)),
                      required("type",
                               [&](const Json& t) {
                                 Type type{};
@@ -179,10 +180,10 @@ Read read_format(const Json& v, FormatRequest& out) {
   out.given = true;
   switch (type) {
     case Type::kText:
-      return {};
+      return read_unit(v);
     case Type::kJsonObject:
       out.format.kind = ResponseFormat::Kind::kJsonObject;
-      return {};
+      return read_unit(v);
     case Type::kRegex: {
       out.format.kind = ResponseFormat::Kind::kRegex;
       std::string_view regex;
@@ -194,7 +195,7 @@ Read read_format(const Json& v, FormatRequest& out) {
       out.format.kind = ResponseFormat::Kind::kJsonSchema;
       std::optional<bool> strict;
       const auto schema = [&](const Json& s) {
-        return read_struct(s, "struct ChatCompletionResponseFormatJsonSchema",
+        return read_struct(s, "struct ChatCompletionResponseFormatJsonSchema", 0,
                            required("schema",
                                     [&](const Json& j) {
                                       out.format.schema = j;

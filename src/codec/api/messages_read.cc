@@ -34,7 +34,7 @@ auto image_into(Image& out) {
 
 auto document_into(std::optional<std::string_view>& media_type) {
   return [&media_type](const Json& v) {
-    return read_struct(v, "struct MessagesDocumentSource", optional("media_type", into(media_type)));
+    return read_struct(v, "struct MessagesDocumentSource", 0, optional("media_type", into(media_type)));
   };
 }
 
@@ -201,9 +201,10 @@ Read read_choice(const Json& v, Request& out) {
       return read_struct(v, prefix + "Tool", 1, required("name", into(out.choice_name)),
                          optional("disable_parallel_tool_use", into(parallel)));
     case Choice::kNone:
-      return {};
+      return read_unit(v);
     default:
-      return read_struct(v, prefix + "Auto", 1, optional("disable_parallel_tool_use", into(parallel)));
+      return read_struct(v, prefix + (out.choice == Choice::kAny ? "Any" : "Auto"), 1,
+                         optional("disable_parallel_tool_use", into(parallel)));
   }
 }
 

@@ -128,4 +128,14 @@ Read detail::length_error(size_t length, std::string_view expected) {
   return read_error("invalid_type", fmt::format("invalid length {}, expected {}", length, expected));
 }
 
+Read detail::extra_elements(size_t length, size_t expected) {
+  return length_error(length,
+                      std::to_string(expected) + (expected == 1 ? " element in sequence" : " elements in sequence"));
+}
+
+Read read_unit(const Json& v) {
+  const Json::Array* list = v.if_array();
+  return list == nullptr || list->size() <= 1 ? Read() : detail::extra_elements(list->size() - 1, 0);
+}
+
 }  // namespace di::codec::api

@@ -83,6 +83,7 @@ struct Field {
   std::string_view name;
   bool required;
   F read;
+  bool defaulted = false;
 };
 // Must be there; null goes to `read`.
 template <class F>
@@ -93,6 +94,12 @@ Field<F> required(std::string_view name, F read) {
 template <class F>
 Field<F> optional(std::string_view name, F read) {
   return {name, false, std::move(read)};
+}
+
+// The same, and a sequence may end before it.
+template <class F>
+Field<F> defaulted(std::string_view name, F read) {
+  return {name, false, std::move(read), true};
 }
 
 // Fields into plain and optional targets.
@@ -159,18 +166,20 @@ Read read_field(const Field<F>& field, const Json& v) {
 }
 
 Read length_error(size_t length, std::string_view expected);
+Read extra_elements(size_t length, size_t expected);
 
 }  // namespace detail
 
-// A struct from a map, or from a sequence of its fields in declaration order, whose first `skip` elements are not
-// fields.
+// A struct inside a tagged value, from a map, or from a sequence of its fields in declaration order, whose first `skip`
+// elements are not fields. `outermost`: it is in no tagged value, and serde words too many elements otherwise.
 template <class... F>
-Read read_struct(const Json& v, std::string_view expected, size_t skip, const Field<F>&... fields) {
+Read read_struct(const Json& v, std::string_view expected, size_t skip, bool outermost, const Field<F>&... fields) {
   if (const Json::Array* list = v.if_array()) {
     size_t i = skip;
     Read result;
     const auto next = [&](const auto& field) {
       if (i >= list->size()) {
+        if (field.defaulted) return true;
         std::string text(expected);
         text += " with " + std::to_string(sizeof...(F)) + (sizeof...(F) == 1 ? " element" : " elements");
         result = detail::length_error(list->size() - skip, text);
@@ -180,12 +189,9 @@ Read read_struct(const Json& v, std::string_view expected, size_t skip, const Fi
       return result.has_value();
     };
     if (!(next(fields) && ...)) return result;
-    if (i < list->size() && skip == 0) return detail::length_error(list->size(), "fewer elements in array");
-    if (i < list->size()) {  // serde words it otherwise inside a tagged value
-      constexpr const char* kExpected = sizeof...(F) == 1 ? " element in sequence" : " elements in sequence";
-      return detail::length_error(list->size() - skip, std::to_string(sizeof...(F)) + kExpected);
-    }
-    return {};
+    if (i >= list->size()) return {};
+    if (outermost) return detail::length_error(list->size(), "fewer elements in array");
+    return detail::extra_elements(list->size() - skip, sizeof...(F));
   }
   const Json::Object* object = v.if_object();
   if (object == nullptr) return invalid_type(v, expected);
@@ -217,9 +223,17 @@ Read read_struct(const Json& v, std::string_view expected, size_t skip, const Fi
 }
 
 template <class... F>
-Read read_struct(const Json& v, std::string_view expected, const Field<F>&... fields) {
-  return read_struct(v, expected, 0, fields...);
+Read read_struct(const Json& v, std::string_view expected, size_t skip, const Field<F>&... fields) {
+  return read_struct(v, expected, skip, false, fields...);
 }
+
+template <class... F>
+Read read_struct(const Json& v, std::string_view expected, const Field<F>&... fields) {
+  return read_struct(v, expected, 0, true, fields...);
+}
+
+// A variant without fields: by position nothing may follow its tag.
+Read read_unit(const Json& v);
 
 // The variant of an internally tagged enum: index into `variants`, chosen by member `tag`.
 // `nested`: the value stands inside another tagged value; serde then also takes the variant's number.

@@ -108,19 +108,19 @@ Read read_tool(const Json& v, bool nested, Tool& out) {
                    [&](const Json& s) { return read_variant(s, kVerbosities, out.context_size.emplace()); }),
           optional("user_location", [&](const Json& l) {
             Tool::Location& at = out.location.emplace();
-            return read_struct(l, "struct ResponsesUserLocation", optional("city", into(at.city)),
+            return read_struct(l, "struct ResponsesUserLocation", 0, optional("city", into(at.city)),
                                optional("country", into(at.country)), optional("region", into(at.region)),
                                optional("timezone", into(at.timezone)));
           }));
     case Tool::Type::kOther:
-      return {};
+      return read_unit(v);
   }
   return {};
 }
 
 Read read_reasoning(const Json& v, Item& out) {
   const auto part = [](const Json& p, std::string_view& text) {
-    return read_struct(p, "struct ResponsesReasoningContent", required("text", into(text)));
+    return read_struct(p, "struct ResponsesReasoningContent", 0, required("text", into(text)));
   };
   return read_struct(v, "struct variant ResponsesInputItem::Reasoning", 1,
                      optional("content", [&](const Json& c) { return list_into(out.reasoning.emplace(), part)(c); }),
@@ -231,7 +231,7 @@ Read read_format(const Json& v, Request& out) {
   echo.set("type", Json(kTypes[type]));
   out.format.given = type != 0;
   if (type == 2) out.format.format.kind = ResponseFormat::Kind::kJsonObject;
-  if (type != 1) return {};
+  if (type != 1) return read_unit(v);
   out.format.format.kind = ResponseFormat::Kind::kJsonSchema;
   std::string_view name;
   std::optional<std::string_view> description;
