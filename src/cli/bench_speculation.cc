@@ -26,6 +26,8 @@ struct Measured {
   double length_sum = 0;  // drafts scheduled
   double accepted_sum = 0;
   double rounds = 0;
+  double step_ms = 0;  // of the steps without prompt rows
+  int64_t step_tokens = 0;
   engine::SpeculationState state = engine::SpeculationState::kOff;
 };
 
@@ -45,6 +47,10 @@ void add(Measured& sum, const Played& played) {
   sum.length_sum += total(s.verified_lengths);
   sum.accepted_sum += total(s.accepted_lengths);
   sum.rounds += static_cast<double>(s.rounds);
+  for (const engine::DecodeStep& step : played.steps) {
+    sum.step_ms += step.forward_ms + step.sample_ms + step.draft_ms;
+    sum.step_tokens += step.emitted;
+  }
   sum.state = s.state;
 }
 
@@ -179,6 +185,7 @@ class Bench {
                   options_.processor_time ? "processor time" : "time");
       print_head(policies_);
     }
+    std::vector<Row> decoding;
     for (const Traffic& t : traffic(options_.concurrency)) {
       const auto prompts = take(prompts_, t.load.size());
       std::vector<Measured> sums(policies_.size());
@@ -204,8 +211,17 @@ class Bench {
         row.lengths.push_back(ratio(m.length_sum, m.rounds));
         row.accepted.push_back(ratio(m.accepted_sum, m.rounds));
       }
-      if (!options_.replay_only) print_row(policies_, row);
+      if (options_.replay_only) continue;
+      print_row(policies_, row);
+      for (size_t p = 0; p < sums.size(); ++p) {
+        row.rates[p] = 1e3 * ratio(static_cast<double>(sums[p].step_tokens), sums[p].step_ms);
+      }
+      decoding.push_back(std::move(row));
     }
+    if (options_.replay_only) return {};
+    std::printf("\nthe same runs, only their steps without prompt rows\n");
+    print_head(policies_);
+    for (const Row& row : decoding) print_row(policies_, row);
     return {};
   }
 

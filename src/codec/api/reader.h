@@ -179,10 +179,11 @@ Read read_struct(const Json& v, std::string_view expected, size_t skip, bool out
     Read result;
     const auto next = [&](const auto& field) {
       if (i >= list->size()) {
+        ++i;
         if (field.defaulted) return true;
         std::string text(expected);
         text += " with " + std::to_string(sizeof...(F)) + (sizeof...(F) == 1 ? " element" : " elements");
-        result = detail::length_error(list->size() - skip, text);
+        result = detail::length_error(i - 1 - skip, text);
         return false;
       }
       result = detail::read_field(field, (*list)[i++]);

@@ -18,14 +18,14 @@ Read read_block(const Json& v, bool output, Block& out) {
   const std::string prefix = fmt::format("struct variant {}::", name);
   if (found == "input_file") {
     out.type = Block::Type::kFile;
-    return {};
+    return read_unit(v);
   }
   if (found == "input_image") {
     out.type = Block::Type::kImage;
     return read_struct(
-        v, prefix + "InputImage", 1, optional("image_url", into(out.image_url)),
-        optional("detail",
-                 [&](const Json& d) { return read_enum(d, {"low", "high", "original", "auto"}, out.detail); }),
+        v, "struct ResponsesInputImage", 1, optional("image_url", into(out.image_url)),
+        defaulted("detail",
+                  [&](const Json& d) { return read_enum(d, {"low", "high", "original", "auto"}, out.detail); }),
         optional("file_id", into(out.file_id)));
   }
   out.input_text = found == "input_text";
@@ -103,7 +103,7 @@ Read read_tool(const Json& v, bool nested, Tool& out) {
     case Tool::Type::kWebSearch:
     case Tool::Type::kWebSearch2025:
       return read_struct(
-          v, prefix + "WebSearch", 1,
+          v, "struct ResponsesWebSearchTool", 1,
           optional("search_context_size",
                    [&](const Json& s) { return read_variant(s, kVerbosities, out.context_size.emplace()); }),
           optional("user_location", [&](const Json& l) {
