@@ -11,15 +11,17 @@
 #   first    device operators model greedy racecheck memcheck
 #   second   bench calls serve
 #   third    layers8 layers40
+#   ranks    topology ranks one two      on a machine with two devices: expert parallelism (docs/expert-parallel.md)
 # A part that fails or exceeds its time does not end the run; the log is written as it goes.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 carry=.carry/device
-programs=(deepinfer deepinfer-conformance kernels_cuda_tests greedy_compare bench_kernels_cuda)
+programs=(deepinfer deepinfer-conformance kernels_cuda_tests greedy_compare ranks_compare bench_kernels_cuda)
 declare -A runs=(
   [first]="device operators model greedy racecheck memcheck"
   [second]="bench calls serve"
   [third]="layers8 layers40"
+  [ranks]="topology ranks one two"
 )
 
 pack() {
@@ -52,7 +54,10 @@ choose_start() {
     mkdir -p "$carry"
     tar -C "$(dirname "$carry")" -xJf "$carry.tar.xz" || return
   fi
-  local libraries=$PWD/$carry/lib:/usr/local/cuda/lib64
+  local libraries=$PWD/$carry/lib:/usr/local/cuda/lib64 nccl
+  # NCCL is the machine's own: that of the toolkit, of the system, or of a Python package.
+  nccl=$(python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0] + "/lib")' 2>/dev/null)
+  if [[ -n $nccl ]]; then libraries+=:$nccl; fi
   start=(env "LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
   if "${start[@]}" "$carry/deepinfer" --version >/dev/null 2>&1; then return; fi
   echo "the machine's C library does not start the programs; with the packed one:"
@@ -142,6 +147,15 @@ layers() {
   "${start[@]}" "$carry/deepinfer" bench model --device cuda:0 "${ceilings[@]}" "$@"
 }
 
+# A program on two devices.
+pair() {
+  if (( $(nvidia-smi -L | wc -l) < 2 )); then
+    echo "skipped: there is one device"
+    return 77
+  fi
+  "${start[@]}" "$carry/$1" "${@:2}"
+}
+
 run() {
   local log=${1:-bench/device/check.log} name
   shift
@@ -156,7 +170,7 @@ run() {
   nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem,power.limit --format=csv || true
   choose_start || { echo "the packed programs do not start here"; exit 1; }
   local definitions
-  definitions=$(declare -p start carry; declare -f sanitized serve calls layers)
+  definitions=$(declare -p start carry; declare -f sanitized serve calls layers pair)
   part device 60 "${start[@]}" "$carry/deepinfer" run --device cuda:0 --temperature 0 --max-tokens 16 models/tiny "Once upon a time"
   part operators 200 "${start[@]}" "$carry/kernels_cuda_tests" --gtest_brief=1 --gtest_filter=-*Sanitized*
   part model 60 "${start[@]}" "$carry/deepinfer-conformance" model tests/data/model --device cuda:0
@@ -168,6 +182,13 @@ run() {
   part serve 60 bash -c "$definitions"$'\nserve'
   part layers8 150 bash -c "$definitions"$'\nlayers --layers 8 --experts 384'
   part layers40 200 bash -c "$definitions"$'\nlayers --layers 40 --experts 48'
+  # Multicast over NVLink stays off where it was not asked for: it needs a fabric manager that shared hosts lack.
+  export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0} NCCL_DEBUG=${NCCL_DEBUG:-WARN}
+  part topology 30 nvidia-smi topo -m
+  local shape="--layers 8 --experts 96 --prefill 4096 --batches 8,64,256 --contexts 1024"
+  part ranks 200 bash -c "$definitions"$'\npair ranks_compare models/tiny bench/device/prompts.txt cuda:0,cuda:1 200 24'
+  part one 100 bash -c "$definitions"$'\n'"layers $shape"
+  part two 120 bash -c "$definitions"$'\n'"pair deepinfer bench model --device cuda:0,cuda:1 $shape"
   printf '\n==== summary\n'
   printf '%s\n' "${summary[@]}"
   exit "$failed"
@@ -181,6 +202,7 @@ dry() {
     "$carry/kernels_cuda_tests --gtest_brief=1" \
     "$carry/bench_kernels_cuda" \
     "$carry/greedy_compare models/tiny bench/device/prompts.txt 1 1" \
+    "$carry/ranks_compare models/tiny bench/device/prompts.txt cuda:0,cuda:1 1 1" \
     "$carry/deepinfer-conformance model tests/data/model --device cuda:0" \
     "$carry/deepinfer bench model --device cuda:0" \
     "$carry/deepinfer run --device cuda:0 models/tiny x"; do

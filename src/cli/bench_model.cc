@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <random>
+#include <thread>
 
 #include "cli/backend.h"
 #include "cli/options.h"
@@ -145,7 +146,16 @@ Result<std::byte*> take(RandomModel& m, device::Device& device, int64_t bytes) {
   return m.memory.back().data();
 }
 
-Result<void> bind(RandomModel& m, const TensorSlot& slot, device::Device& device, Patterns& patterns) {
+// A routed expert of another rank.
+bool is_elsewhere(const TensorSlot& slot, int32_t experts, const device::Group* group) {
+  constexpr std::string_view kMark = ".ffn.experts.";
+  if (group == nullptr || slot.group != TensorClass::kRoutedExpert) return false;
+  const size_t at = slot.name.find(kMark);
+  return expert_owner(std::atoi(slot.name.c_str() + at + kMark.size()), experts, group->size()) != group->rank();
+}
+
+Result<void> bind(RandomModel& m, const TensorSlot& slot, device::Device& device, Patterns& patterns,
+                  const device::Group* group) {
   const int64_t n = slot.parameters();
   if (slot.f32 != nullptr) {
     std::byte* data = DI_TRY(take(m, device, n * 4));
@@ -160,6 +170,7 @@ Result<void> bind(RandomModel& m, const TensorSlot& slot, device::Device& device
   const bool plain = slot.kind == TensorKind::kBf16;
   const bool fp4 = slot.kind == TensorKind::kFp4Row;
   w.format = plain ? WeightFormat::kBf16 : fp4 ? WeightFormat::kFp4Row : WeightFormat::kFp8Block;
+  if (is_elsewhere(slot, m.config.n_routed_experts, group)) return {};
   const int64_t bytes = plain ? n * 2 : fp4 ? n / 2 : n;
   std::byte* data = DI_TRY(take(m, device, bytes));
   DI_TRY(patterns.fill(data, bytes, plain ? Patterns::kBf16 : fp4 ? Patterns::kBytes : Patterns::kE4m3));
@@ -173,13 +184,14 @@ Result<void> bind(RandomModel& m, const TensorSlot& slot, device::Device& device
   return {};
 }
 
-Result<std::unique_ptr<RandomModel>> make_model(const ModelConfig& config, Backend& backend, Patterns& patterns) {
+Result<std::unique_ptr<RandomModel>> make_model(const ModelConfig& config, Backend& backend, Patterns& patterns,
+                                                const device::Group* group) {
   auto m = std::make_unique<RandomModel>();
   m->config = config;
   m->schedule = DI_TRY(make_schedule(m->config));
   for (const TensorSlot& slot : list_tensors(m->config, m->schedule, m->weights)) {
     if (slot.optional) continue;
-    DI_TRY(bind(*m, slot, *backend.device, patterns));
+    DI_TRY(bind(*m, slot, *backend.device, patterns, group));
     const int64_t bytes = slot.stored_bytes(32);
     if (slot.group == TensorClass::kRoutedExpert) {
       m->expert_bytes += bytes;
@@ -188,6 +200,7 @@ Result<std::unique_ptr<RandomModel>> make_model(const ModelConfig& config, Backe
     }
   }
   m->expert_bytes /= int64_t{config.num_hidden_layers} * config.n_routed_experts;
+  if (group != nullptr) keep_experts(m->weights, group->rank(), group->size());
   for (FfnWeights* f : all_ffn(m->weights)) {
     f->form = kernels::form_of(f->experts.data(), static_cast<int64_t>(f->experts.size()));
     const auto bytes = static_cast<int64_t>(f->experts.size() * sizeof(ExpertWeights));
@@ -195,6 +208,12 @@ Result<std::unique_ptr<RandomModel>> make_model(const ModelConfig& config, Backe
     DI_TRY(
         backend.device->load(table, reinterpret_cast<const std::byte*>(f->experts.data()), static_cast<size_t>(bytes)));
     f->table = reinterpret_cast<const ExpertWeights*>(table);
+    if (f->owner.empty()) continue;
+    const auto owner_bytes = static_cast<int64_t>(f->owner.size() * sizeof(int32_t));
+    std::byte* owner = DI_TRY(take(*m, *backend.device, owner_bytes));
+    DI_TRY(backend.device->load(owner, reinterpret_cast<const std::byte*>(f->owner.data()),
+                                static_cast<size_t>(owner_bytes)));
+    f->owner_table = reinterpret_cast<const int32_t*>(owner);
   }
   return m;
 }
@@ -208,8 +227,9 @@ struct Limits {
   double of(double bytes, double flops) const { return std::max(bytes / read, flops / matrix); }
 };
 
+// With several ranks: of one of them, the exchange of rows not counted.
 double sum_of_limits(const RandomModel& m, const Limits& limits, int64_t rows, int64_t logit_rows, int64_t context,
-                     int64_t requests) {
+                     int64_t requests, int32_t ranks) {
   const ModelConfig& c = m.config;
   const auto t = static_cast<double>(rows);
   const auto h = static_cast<double>(c.hidden_size);
@@ -221,7 +241,7 @@ double sum_of_limits(const RandomModel& m, const Limits& limits, int64_t rows, i
   const double z = static_cast<double>(c.o_groups) * c.o_lora_rank;
   const double inner = c.moe_intermediate_size;
   const double experts = c.n_routed_experts;
-  const double hit = experts * (1 - std::pow(1 - c.num_experts_per_tok / experts, t));
+  const double hit = experts / ranks * (1 - std::pow(1 - c.num_experts_per_tok / experts, t * ranks));
   const double streams = t * c.hc_mult * h * 2;
   double sum = 0;
   for (const LayerPlan& layer : m.schedule.layers) {
@@ -259,7 +279,8 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 struct Bench {
   const BenchModelOptions& options;
-  Backend backend;
+  Backend& backend;
+  device::Group* group;  // null: one device
   std::unique_ptr<RandomModel> model;
   CacheLayout layout;
   Limits limits{};
@@ -273,6 +294,10 @@ Result<void> fill_cache(const KvCache& cache, Patterns& patterns) {
     DI_TRY(patterns.fill(cache.slot(s), layout.ring_bytes * layout.n_rings, Patterns::kCache));
   }
   return {};
+}
+
+int32_t ranks_of(const Bench& b) {
+  return b.group == nullptr ? 1 : b.group->size();
 }
 
 struct Sequences {
@@ -305,6 +330,7 @@ Result<double> step(Bench& b, Forward& forward, KvCache& cache, const std::vecto
   const kernels::Tensor& l = result.logits;
   if (l.data != nullptr) forward.read(&last, static_cast<float*>(l.data) + (l.rows - 1) * l.stride, 4);
   const double seconds = seconds_since(begin);
+  if (b.group != nullptr && b.group->error()) return std::unexpected(*b.group->error());
   if (check && l.data != nullptr) {
     std::vector<float> row(static_cast<size_t>(l.cols));
     forward.read(row.data(), l.data, l.cols * 4);
@@ -318,11 +344,17 @@ Result<double> step(Bench& b, Forward& forward, KvCache& cache, const std::vecto
 std::unique_ptr<Forward> make_forward(Bench& b) {
   ForwardOptions options;
   options.numerics = NumericMode::kTrained;
+  options.group = b.group;
   return std::make_unique<Forward>(b.model->config, b.model->schedule, b.model->weights, *b.backend.ops,
                                    *b.backend.stream, *b.backend.device, options);
 }
 
-void print_row(const char* what, int64_t batch, int64_t context, double rate, double seconds, double limit) {
+// Of all ranks together; each has as many rows as rank 0, which prints.
+void print_row(const Bench& b, const char* what, int64_t batch, int64_t context, double rate, double seconds,
+               double limit) {
+  if (b.group != nullptr && b.group->rank() != 0) return;
+  rate *= ranks_of(b);
+  batch *= ranks_of(b);
   std::printf("| %s | %lld | %lld | %.0f | %.3f | %.3f | %.2f |\n", what, static_cast<long long>(batch),
               static_cast<long long>(context), rate, seconds * 1e3, limit * 1e3, limit / seconds);
   std::fflush(stdout);
@@ -346,12 +378,12 @@ Result<void> prefill(Bench& b, Forward& forward, Patterns& patterns, int32_t len
       chunk.block_table = s.tables[0];
       chunk.logits_begin = length - 1;
       seconds += DI_TRY(step(b, forward, cache, {chunk}, run == 0));
-      limit +=
-          sum_of_limits(*b.model, b.limits, chunk.count, at + chunk.count == length ? 1 : 0, at + chunk.count / 2, 1);
+      limit += sum_of_limits(*b.model, b.limits, chunk.count, at + chunk.count == length ? 1 : 0, at + chunk.count / 2,
+                             1, ranks_of(b));
     }
     best = run == 0 ? seconds : std::min(best, seconds);
   }
-  print_row("prefill", 1, length, length / best, best, limit);
+  print_row(b, "prefill", 1, length, length / best, best, limit);
   return {};
 }
 
@@ -359,7 +391,7 @@ Result<void> decode(Bench& b, Forward& forward, Patterns& patterns, int32_t batc
   const Sequences s = make_sequences(b, batch, context + 1);
   const int64_t blocks = 1 + static_cast<int64_t>(batch) * static_cast<int64_t>(s.tables[0].size());
   auto cache = KvCache::create(*b.backend.device, b.layout, static_cast<int32_t>(blocks), batch + 1);
-  if (!cache && cache.error().code == Errc::kResourceExhausted) {
+  if (!cache && cache.error().code == Errc::kResourceExhausted && b.group == nullptr) {
     std::printf("| decode | %d | %d | no room for %.1f GB of KV | | | |\n", batch, context,
                 static_cast<double>(blocks * b.layout.block_bytes) * 1e-9);
     return {};
@@ -381,43 +413,67 @@ Result<void> decode(Bench& b, Forward& forward, Patterns& patterns, int32_t batc
   for (int32_t i = 0; i < b.options.steps; ++i) times.push_back(DI_TRY(step(b, forward, *cache, chunks, false)));
   std::nth_element(times.begin(), times.begin() + b.options.steps / 2, times.end());
   const double seconds = times[static_cast<size_t>(b.options.steps / 2)];
-  print_row("decode", batch, context, batch / seconds, seconds,
-            sum_of_limits(*b.model, b.limits, batch, batch, context, batch));
+  print_row(b, "decode", batch, context, batch / seconds, seconds,
+            sum_of_limits(*b.model, b.limits, batch, batch, context, batch, ranks_of(b)));
   return {};
 }
 
-Result<void> run(const BenchModelOptions& options) {
-  Bench b{options, DI_TRY(open_backend(options.device, options.threads, false)), nullptr, {}, {}};
+Result<void> run_rank(const BenchModelOptions& options, Backend& backend, device::Group* group) {
+  Bench b{options, backend, group, nullptr, {}, {}};
   b.limits = {options.read_gbs * 1e9, options.matrix_tflops * 1e12};
+  const bool prints = group == nullptr || group->rank() == 0;
   Patterns patterns(*b.backend.device);
   int32_t positions = 0;
   for (const int32_t n : options.contexts) positions = std::max(positions, n + 1);
   for (const int32_t n : options.prefill) positions = std::max(positions, n);
   const auto begin = std::chrono::steady_clock::now();
   b.model = DI_TRY(make_model(layers_config(options.shape == "v41", options.layers, options.experts, positions),
-                              b.backend, patterns));
+                              b.backend, patterns, group));
   PlanOptions plan;
   b.layout = DI_TRY(make_cache_layout(b.model->config, b.model->schedule, cache_options(b.model->config, plan)));
-  std::printf(
-      "%s: %d layers, %d experts, %.1f GB of random weights made in %.1f s; a routed expert %.2f MB, dense %.2f GB\n"
-      "limits at %.0f GB/s and %.0f TFLOP/s\n\n",
-      b.backend.place.c_str(), options.layers, options.experts, static_cast<double>(b.model->bytes) * 1e-9,
-      seconds_since(begin), static_cast<double>(b.model->expert_bytes) * 1e-6,
-      static_cast<double>(b.model->dense_bytes) * 1e-9, options.read_gbs, options.matrix_tflops);
-  std::printf(
-      "| what | requests | context | tokens/s | ms | sum of limits, ms | limits / measured |\n"
-      "|---|---|---|---|---|---|---|\n");
+  if (prints) {
+    std::printf(
+        "%s, %d ranks: %d layers, %d experts, %.1f GB of random weights made in %.1f s; a routed expert %.2f MB, dense "
+        "%.2f GB\n"
+        "limits at %.0f GB/s and %.0f TFLOP/s\n\n"
+        "| what | requests | context | tokens/s | ms | sum of limits, ms | limits / measured |\n"
+        "|---|---|---|---|---|---|---|\n",
+        b.backend.place.c_str(), ranks_of(b), options.layers, options.experts,
+        static_cast<double>(b.model->bytes) * 1e-9, seconds_since(begin),
+        static_cast<double>(b.model->expert_bytes) * 1e-6, static_cast<double>(b.model->dense_bytes) * 1e-9,
+        options.read_gbs, options.matrix_tflops);
+  }
   const auto forward = make_forward(b);
   for (const int32_t n : options.prefill) DI_TRY(prefill(b, *forward, patterns, n));
   for (const int32_t batch : options.batches) {
     for (const int32_t context : options.contexts) DI_TRY(decode(b, *forward, patterns, batch, context));
   }
+  if (!prints) return {};
   std::printf("\n%lld steps were replayed as graphs\n", static_cast<long long>(forward->replays()));
+  if (group != nullptr) return {};
   std::printf(
       "\nThe whole model: t(40 layers) = t_head + (t - t_head)*40/layers with t_head = the head's limit over its "
       "frac;\n"
       "with 48 experts a row is what one of eight expert-parallel cards computes for its own requests' share (the\n"
       "exchange of rows is not in it). Engram and the draft are not in it.\n");
+  return {};
+}
+
+// A thread for each rank.
+Result<void> run(const BenchModelOptions& options) {
+  Ranks ranks = DI_TRY(open_ranks(options.device, options.threads, false, std::chrono::minutes(2)));
+  if (ranks.groups.empty()) return run_rank(options, ranks.backends.front(), nullptr);
+  std::vector<Result<void>> status(ranks.groups.size());
+  {
+    std::vector<std::jthread> threads;
+    for (size_t r = 0; r < ranks.groups.size(); ++r) {
+      threads.emplace_back([&, r] {
+        status[r] = run_rank(options, ranks.backends[r], ranks.groups[r].get());
+        if (!status[r]) ranks.groups[r]->fail(status[r].error());
+      });
+    }
+  }
+  for (const Result<void>& s : status) DI_TRY(s);
   return {};
 }
 

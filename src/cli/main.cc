@@ -465,7 +465,8 @@ void add_bench_caches(CLI::App& bench, Options& o) {
 
 void add_bench_model(CLI::App& bench, BenchModelOptions& o) {
   CLI::App& model = *bench.add_subcommand("model", "V4.1's layers at real widths with random weights");
-  model.add_option("--device", o.device, "cpu or cuda[:N]")->capture_default_str();
+  model.add_option("--device", o.device, "cpu or cuda[:N]; several, separated by commas: expert-parallel ranks")
+      ->capture_default_str();
   model.add_option("--shape", o.shape, "v41, or toy for a trial")
       ->check(CLI::IsMember({"v41", "toy"}))
       ->capture_default_str();

@@ -21,6 +21,11 @@
 
 #include "kernels/tensor.h"
 
+namespace di::device {
+class Group;
+struct Piece;
+}  // namespace di::device
+
 namespace di::kernels {
 
 struct Stream;  // owned by the backend: a worker team with scratch on the CPU, a CUDA or Ascend stream elsewhere
@@ -340,6 +345,49 @@ struct MoeArgs {
   Tensor out;  // out [T, H]
 };
 
+// Expert parallelism (distributed.md §3): the three operators between router and shared expert when a rank has a part
+// of the experts. exchange brings the rows of all ranks here, moe_parts computes the products of the experts that are
+// here, exchange takes them back to the ranks of their rows, moe_sum adds them up as `moe` does, bit for bit.
+//
+// The pieces of device/group.h, whose memory is the backend's. An error stays with the group.
+struct ExchangeArgs {
+  device::Group* group;
+  const device::Piece* pieces;
+  int32_t n_pieces;
+};
+
+// parts[t, j] = weight·expert_{ids[t,j]}(y[t]) in fp32, for the pairs whose expert has owner `rank`; the others are not
+// written. The pairs are computed in the order of their experts, then of their rows.
+struct MoePartsArgs {
+  Tensor y;              // [T, H], rows of all ranks
+  const int32_t* ids;    // [T, k]
+  const float* weights;  // [T, k]
+  int32_t k;
+  const ExpertWeights* experts;  // [n_experts]; those of other ranks have no data
+  int32_t n_experts;
+  const int32_t* owner;  // [n_experts] rank that has the expert
+  int32_t rank;
+  ExpertForm form;
+  float swiglu_limit;
+  Numerics numerics;
+  int32_t* local_ids;  // [T, k] scratch
+  int64_t* received;   // [n_experts] += pairs of each expert that is here, or null: the load that balancing goes by
+  float* parts;        // out [T, k, H]
+};
+
+// out[t] = Σ_j part of ids[t,j] from its owner's array, in fp32 in the order of j, then shared[t].
+struct MoeSumArgs {
+  const int32_t* ids;    // [T, k]
+  const int32_t* owner;  // [n_experts]
+  int32_t rank;
+  int32_t k;
+  const float* mine;  // [T, k, H]: of the experts that are here
+  const float* back;  // rank r's for r != rank, at back + r·back_stride
+  int64_t back_stride;
+  Tensor shared;  // [T, H] fp32, or data == null
+  Tensor out;     // out [T, H]
+};
+
 // e[t] = concatenation of the dequantised table rows (model.md §5.10).
 struct EngramGatherArgs {
   Weight table;         // kFp8Row [rows, width]
@@ -427,6 +475,9 @@ struct Ops {
   void (*attention)(const AttentionArgs&, Stream&);
   void (*router)(const RouterArgs&, Stream&);
   void (*moe)(const MoeArgs&, Stream&);
+  void (*exchange)(const ExchangeArgs&, Stream&);
+  void (*moe_parts)(const MoePartsArgs&, Stream&);
+  void (*moe_sum)(const MoeSumArgs&, Stream&);
   void (*engram_gather)(const EngramGatherArgs&, Stream&);
   void (*engram_gate)(const EngramGateArgs&, Stream&);
   void (*stream_mean)(const StreamMeanArgs&, Stream&);

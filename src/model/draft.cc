@@ -50,7 +50,6 @@ void Forward::draft_context(Pass& pass) {
 
 DraftResult Forward::draft(std::span<const DraftChunk> chunks, KvCache& cache, const Tap* tap) {
   DI_CHECK(options_.draft_context, "a draft needs the context of target forwards");
-  workspace_.release({});
   const int32_t block_size = config_.dspark_block_size;
   const int32_t window = config_.sliding_window;
   draft_rows_ = {};
@@ -74,14 +73,29 @@ DraftResult Forward::draft(std::span<const DraftChunk> chunks, KvCache& cache, c
     }
   }
 
+  const auto sequences = static_cast<int64_t>(chunks.size());
+  if (options_.group != nullptr && (!agree(kDraftCall, nullptr, draft_rows_.size(), tap) ||
+                                    !grow(kDraftCall, [&] { draft_pass(sequences, cache, nullptr); }))) {
+    return {};
+  }
+  return draft_pass(sequences, cache, tap);
+}
+
+// Over the rows of draft_rows_.
+DraftResult Forward::draft_pass(int64_t sequences, KvCache& cache, const Tap* tap) {
+  workspace_.release({});
   Pass pass{.cache = cache, .tap = tap, .forward = this};
+  if (sequences == 0) {  // in a group only
+    serve(pass, schedule_.draft);
+    return {};
+  }
   pass.rows.n = draft_rows_.size();
   pass.rows.positions = draft_rows_.positions.data();
   pass.rows.sequence = draft_rows_.sequence.data();
   pass.rows.window_begin = draft_rows_.window_begin.data();
   pass.rows.window_end = draft_rows_.window_end.data();
   pass.rows.state_slot = draft_slots_.data();
-  pass.rows = on_device(pass.rows, static_cast<int64_t>(chunks.size()));
+  pass.rows = on_device(pass.rows, sequences);
   pass.positions = &draft_rows_.positions;
   pass.fresh_row = on_device(draft_fresh_row_);
   pass.fresh_position = on_device(draft_fresh_position_);
@@ -103,7 +117,7 @@ DraftResult Forward::draft(std::span<const DraftChunk> chunks, KvCache& cache, c
   }
 
   DraftResult result;
-  result.block = block_size;
+  result.block = config_.dspark_block_size;
   result.head_hidden = activation(pass.rows.n, config_.hidden_size);
   const Tensor normed = activation(pass.rows.n, config_.hidden_size);
   ops_.hc_head({.streams = pass.streams,

@@ -8,13 +8,14 @@
 namespace di::model {
 
 Result<std::unique_ptr<FixtureModel>> FixtureModel::load(const std::string& dir, const TokenTextLoader& texts,
-                                                         device::Device* device) {
+                                                         device::Device* device, const device::Group* group) {
   auto model = std::make_unique<FixtureModel>();
   model->dir = dir;
   model->config = DI_TRY(load_config(dir));
   model->schedule = DI_TRY(make_schedule(model->config));
   model->checkpoint = std::make_unique<Safetensors>(DI_TRY(Safetensors::open(dir)));
   model->weights = DI_TRY(bind_weights(model->config, model->schedule, *model->checkpoint));
+  if (group != nullptr) keep_experts(model->weights, group->rank(), group->size());
   if (device != nullptr) {
     model->placed = DI_TRY(place_weights(model->config, model->schedule, model->weights, *device));
   }
@@ -45,6 +46,7 @@ Result<std::unique_ptr<FixtureRun>> FixtureRun::create(const FixtureModel& model
   forward.draft_context = options.draft_context;
   forward.ablation = options.ablation;
   forward.graphs = options.graphs;
+  forward.group = options.group;
   run->forward_ = std::make_unique<Forward>(model.config, model.schedule, model.weights, backend.ops, backend.stream,
                                             backend.device, forward);
   return run;

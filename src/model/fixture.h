@@ -24,8 +24,10 @@ struct FixtureModel {
 
   device::Buffer placed;  // the weights, where the device does not read the mapped checkpoint
 
+  // With a group: the experts of its rank only.
   static Result<std::unique_ptr<FixtureModel>> load(const std::string& dir, const TokenTextLoader& texts,
-                                                    device::Device* device = nullptr);
+                                                    device::Device* device = nullptr,
+                                                    const device::Group* group = nullptr);
 };
 
 struct FixtureOptions {
@@ -36,7 +38,8 @@ struct FixtureOptions {
   int32_t block_tokens = 128;
   int32_t max_tokens = 4096;  // capacity of the one sequence
   Ablation ablation;
-  bool graphs = true;  // ForwardOptions::graphs
+  bool graphs = true;              // ForwardOptions::graphs
+  device::Group* group = nullptr;  // ForwardOptions::group
 };
 
 // One sequence in state slot 1 (2 is free for a replay), blocks 1… (0 is left unused, as the engine reserves it).

@@ -40,6 +40,16 @@ Forward::~Forward() {
 }
 
 ForwardResult Forward::run(const Batch& batch, KvCache& cache, const Tap* tap) {
+  if (options_.group != nullptr) {
+    if (!agree(kRunCall, &batch, batch.all.size(), tap)) return {};
+    StepShape shape = agreed_.shape;
+    shape.cache = cache.block(0);
+    const bool captured = agreed_.captured;
+    const bool grown =
+        grow(kRunCall, [&] { run_rows(captured ? pad_batch(config_, batch, shape) : batch, cache, nullptr); });
+    if (!grown) return {};
+    return captured ? run_captured(batch, cache, shape) : run_rows(batch, cache, tap);
+  }
   if (may_capture(tap)) {
     StepShape shape = step_shape(batch);
     shape.cache = cache.block(0);
@@ -65,9 +75,15 @@ ForwardResult Forward::run_captured(const Batch& batch, KvCache& cache, const St
     it = captured_.end();
   }
   ForwardResult result;
-  if (it == captured_.end()) {
+  enum : int64_t { kNew, kSeen, kHasGraph };
+  int64_t state = it == captured_.end() ? kNew : (*it)->graph == nullptr ? kSeen : kHasGraph;
+  if (state == kNew) {
     captured_.push_back(std::make_unique<Captured>());
     captured_.back()->shape = shape;
+    it = std::prev(captured_.end());
+  }
+  if (options_.group != nullptr && !agree_on_graph(&state)) return {};
+  if (state == kNew) {
     result = run_rows(padded, cache, nullptr);
   } else {
     Captured& c = **it;
@@ -90,6 +106,8 @@ ForwardResult Forward::run_captured(const Batch& batch, KvCache& cache, const St
           },
           &call, stream_);
     }
+    // Nobody replays while another rank still makes its graph (grow says why).
+    if (options_.group != nullptr && state == kSeen && !options_.group->gather({})) return {};
     c.inputs.send(backend_, stream_);
     backend_.replay(*c.graph, stream_);
     ++replays_;
@@ -113,6 +131,10 @@ ForwardResult Forward::run_staged(const Batch& batch, KvCache& cache, StagedInpu
 ForwardResult Forward::run_rows(const Batch& batch, KvCache& cache, const Tap* tap) {
   workspace_.release({});
   Pass pass{.batch = &batch, .cache = cache, .tap = tap, .forward = this};
+  if (batch.all.size() == 0) {  // in a group only
+    serve(pass, schedule_.layers);
+    return {};
+  }
   const auto sequences = static_cast<int64_t>(batch.state_slot.size());
   pass.rows = on_device(batch.rows(batch.all), sequences);
   pass.positions = &batch.all.positions;
@@ -148,7 +170,10 @@ ForwardResult Forward::run_rows(const Batch& batch, KvCache& cache, const Tap* t
              stream_);
   for (const LayerPlan& plan : schedule_.layers) {
     block(pass, plan, weights_.layers[static_cast<size_t>(plan.layer)]);
-    if (pass.rows.n == 0) return {};  // every row of the call stops at the boundary layer (truncated prefill)
+    if (pass.rows.n == 0) {  // every row of the call stops at the boundary layer (truncated prefill)
+      if (options_.group != nullptr) serve(pass, std::span(schedule_.layers).subspan(static_cast<size_t>(plan.layer)));
+      return {};
+    }
     if (pass.in_decoder && plan.layer == schedule_.boundary) {
       pass.rows = on_device(batch.rows(batch.decoder), sequences);
       pass.fresh_row = on_device(batch.decoder_fresh_row);
@@ -281,6 +306,9 @@ Tensor Forward::moe(Pass& pass, const LayerPlan& plan, const FfnWeights& w, cons
               stream_);
   pass.emit_ids("route_idx", plan.layer, ids, n, k);
   pass.emit("route_w", plan.layer, weights);
+  if (options_.group != nullptr) {
+    return moe_of_group(pass, plan, w, y, ids, static_cast<const float*>(weights.data));
+  }
   const Tensor out = activation(n, config_.hidden_size);
   ops_.moe({.y = y,
             .ids = ids,

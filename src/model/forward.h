@@ -4,6 +4,7 @@
 // A Forward is used by one thread. Weights and schedule are shared and read-only.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,6 +15,7 @@
 
 #include "base/result.h"
 #include "device/device.h"
+#include "device/group.h"
 #include "kernels/ops.h"
 #include "model/batch.h"
 #include "model/cache.h"
@@ -51,6 +53,10 @@ struct ForwardOptions {
   bool draft_context = false;   // store the draft layers' context KV (target features of §8)
   bool graphs = true;           // decode steps are captured and replayed where the backend can (step_graphs.h)
   Ablation ablation;
+  // Expert parallelism: the weights are those of this rank (keep_experts), and run() and draft() are collective, each
+  // rank with rows of its own or none. Their bits are those of one rank that has all experts. Null: one rank. A rank
+  // that fails ends the step of all: ask group->error() before a result is used. Must outlive the Forward.
+  device::Group* group = nullptr;
 };
 
 struct ForwardResult {
@@ -121,6 +127,37 @@ class Forward {
     ForwardResult result;
   };
 
+  // expert_parallel.cc
+  static constexpr int64_t kRunCall = 1;
+  static constexpr int64_t kDraftCall = 2;
+  struct Agreed {
+    std::vector<int32_t> rows;          // of each rank, before the decoder
+    std::vector<int32_t> decoder_rows;  // and in it
+    int32_t stride = 0;                 // blocks of the longest table
+    bool captured = false;
+    StepShape shape;
+  };
+  // Calls whose memory is there: kind, rows of all ranks, most rows of one, in the decoder, blocks of a table.
+  using CallSize = std::array<int64_t, 5>;
+  struct GroupRows {
+    std::vector<int64_t> count;  // of each rank
+    std::vector<int64_t> begin;  // and the first of them
+    int64_t total = 0;
+    kernels::Tensor y{};           // [total, H]
+    const int32_t* ids = nullptr;  // [total, k]
+    kernels::Tensor weights{};     // [total, k] fp32
+  };
+  bool agree(int64_t call, const Batch* batch, int32_t rows, const Tap* tap);
+  bool agree_on_graph(int64_t* state);
+  bool grow(int64_t call, const std::function<void()>& body);
+  kernels::Tensor moe_of_group(const Pass& pass, const LayerPlan& plan, const FfnWeights& w, const kernels::Tensor& y,
+                               const int32_t* ids, const float* weights);
+  GroupRows collect(const std::vector<int32_t>& rows, int32_t first, int64_t k, const kernels::Tensor& y,
+                    const int32_t* ids, const float* weights);
+  kernels::Tensor parts_of_group(const GroupRows& rows, int64_t k, const FfnWeights& w, const kernels::Tensor& parts);
+  void serve(Pass& pass, std::span<const LayerPlan> layers);
+  const FfnWeights& ffn(const LayerPlan& plan) const;
+
   // forward.cc
   ForwardResult run_rows(const Batch& batch, KvCache& cache, const Tap* tap);
   ForwardResult run_captured(const Batch& batch, KvCache& cache, const StepShape& shape);
@@ -143,6 +180,7 @@ class Forward {
   // draft.cc
   void capture_feature(Pass& pass, const LayerPlan& plan);
   void draft_context(Pass& pass);
+  DraftResult draft_pass(int64_t sequences, KvCache& cache, const Tap* tap);
   // forward_v4.cc
   void compress_v4(Pass& pass, const LayerPlan& plan, const AttentionWeights& w, const kernels::Tensor& y);
   kernels::Tensor head_mix_v4(const kernels::Tensor& streams);
@@ -190,6 +228,8 @@ class Forward {
   StagedInputs* staged_ = nullptr;  // not null: host arrays are collected there
   std::vector<std::unique_ptr<Captured>> captured_;
   int64_t replays_ = 0;
+  Agreed agreed_;  // of the current call, in a group
+  std::vector<CallSize> grown_;
   // Row arrays of the latest draft round.
   RowSet draft_rows_;
   std::vector<int32_t> draft_ids_;

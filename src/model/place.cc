@@ -78,6 +78,7 @@ Result<device::Buffer> place_weights(const ModelConfig& config, const Schedule& 
   for (const Piece& piece : pieces) total += piece.shared ? 0 : align_up(piece.bytes);
   for (const FfnWeights* f : all_ffn(weights)) {
     total += align_up(static_cast<int64_t>(f->experts.size() * sizeof(ExpertWeights)));
+    total += align_up(static_cast<int64_t>(f->owner.size() * sizeof(int32_t)));
   }
   device::Buffer arena = DI_TRY(device::Buffer::allocate(device, static_cast<size_t>(total)));
   std::byte* next = arena.data();
@@ -98,6 +99,11 @@ Result<device::Buffer> place_weights(const ModelConfig& config, const Schedule& 
     DI_TRY(device.load(next, reinterpret_cast<const std::byte*>(f->experts.data()), bytes));
     f->table = reinterpret_cast<const ExpertWeights*>(next);
     next += align_up(static_cast<int64_t>(bytes));
+    if (f->owner.empty()) continue;
+    const size_t owner_bytes = f->owner.size() * sizeof(int32_t);
+    DI_TRY(device.load(next, reinterpret_cast<const std::byte*>(f->owner.data()), owner_bytes));
+    f->owner_table = reinterpret_cast<const int32_t*>(next);
+    next += align_up(static_cast<int64_t>(owner_bytes));
   }
   return arena;
 }

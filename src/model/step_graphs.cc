@@ -46,6 +46,9 @@ Ops idle_ops(const Ops& backend) {
   set_idle(ops.attention);
   set_idle(ops.router);
   set_idle(ops.moe);
+  set_idle(ops.exchange);
+  set_idle(ops.moe_parts);
+  set_idle(ops.moe_sum);
   set_idle(ops.engram_gather);
   set_idle(ops.engram_gate);
   set_idle(ops.stream_mean);
@@ -53,6 +56,16 @@ Ops idle_ops(const Ops& backend) {
   set_idle(ops.gather_table);
   set_idle(ops.confidence);
   set_idle(ops.argmax);
+  return ops;
+}
+
+Ops growing_ops(const Ops& backend) {
+  Ops ops = backend;
+  set_idle(ops.exchange);
+  set_idle(ops.ring_commit);
+  set_idle(ops.compress);
+  set_idle(ops.compress_v4);
+  set_idle(ops.page_store);
   return ops;
 }
 

@@ -20,6 +20,8 @@ namespace di::model {
 
 // The backend's table with operators that do nothing; copies and graphs are its own.
 kernels::Ops idle_ops(const kernels::Ops& backend);
+// The backend's table for a step that only makes memory grow: it stores nothing and exchanges nothing.
+kernels::Ops growing_ops(const kernels::Ops& backend);
 
 // Host arrays in the order in which a step hands them down.
 class StagedInputs {

@@ -234,6 +234,27 @@ std::vector<FfnWeights*> all_ffn(ModelWeights& weights) {
   return out;
 }
 
+int32_t expert_owner(int64_t e, int64_t n, int32_t ranks) {
+  return static_cast<int32_t>(((e + 1) * ranks - 1) / n);
+}
+
+void keep_experts(ModelWeights& weights, int32_t rank, int32_t ranks) {
+  for (FfnWeights* f : all_ffn(weights)) {
+    const auto n = static_cast<int64_t>(f->experts.size());
+    f->owner.clear();
+    for (int64_t e = 0; e < n; ++e) {
+      f->owner.push_back(expert_owner(e, n, ranks));
+      if (f->owner.back() == rank) continue;
+      ExpertWeights& expert = f->experts[static_cast<size_t>(e)];
+      for (Weight* w : {&expert.w1, &expert.w3, &expert.w2}) {
+        w->data = nullptr;
+        w->scale = nullptr;
+      }
+    }
+    f->owner_table = f->owner.data();
+  }
+}
+
 Result<ModelWeights> bind_weights(const ModelConfig& config, const Schedule& schedule, const Safetensors& checkpoint) {
   ModelWeights out;
   const std::vector<TensorSlot> slots = list_tensors(config, schedule, out);

@@ -62,6 +62,10 @@ struct FfnWeights {
   std::vector<ExpertWeights> experts;  // [n_routed_experts], contiguous
   kernels::ExpertForm form;
   const ExpertWeights* table = nullptr;  // `experts` where the operators read them
+  // With expert parallelism (keep_experts): the rank that has each expert. Those of other ranks keep their shape and
+  // have no data. Empty: all are here.
+  std::vector<int32_t> owner;            // [n_routed_experts]
+  const int32_t* owner_table = nullptr;  // `owner` where the operators read it
 };
 
 struct EngramWeights {
@@ -148,6 +152,11 @@ struct ModelWeights {
 
 // The expert layers, backbone then draft.
 std::vector<FfnWeights*> all_ffn(ModelWeights& weights);
+
+// The rank of `ranks` that has expert e of n: contiguous shares, [r·n/ranks, (r+1)·n/ranks) (distributed.md §1).
+int32_t expert_owner(int64_t e, int64_t n, int32_t ranks);
+// Leaves the experts of one rank in the weights, before they are placed on a device.
+void keep_experts(ModelWeights& weights, int32_t rank, int32_t ranks);
 
 // Binds every declared tensor (model.md §3.1, §3.2) and checks name, dtype, shape and scale of each. Errors
 // (kCorruption) name the checkpoint file, tensor, what was expected and what was found.

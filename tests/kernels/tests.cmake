@@ -9,6 +9,10 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/kernels/ops_compare.cc PROPERTIES COMPILE_OPTIONS "-O2")
 endif()
 
+# The tokens of expert-parallel ranks beside those of one, on the devices that are named.
+add_executable(ranks_compare EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_device/ranks_compare.cc)
+target_link_libraries(ranks_compare PRIVATE di_cli di_warnings)
+
 if(DI_CUDA)
   # On a device; skipped, with the reason, where there is none.
   add_executable(kernels_cuda_tests

@@ -3,6 +3,7 @@
 // and the sum of a row's parts in the order of k. The host reads nothing back: grids are as large as the rows can make
 // them, blocks beyond the last tile return at once.
 #include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/moe.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/streamed.cuh"
 
@@ -370,11 +371,6 @@ void launch_tensor(const MoeKernelArgs& a, bool up, WeightFormat format, bool wi
   }
 }
 
-struct Call {
-  MoeArgs args;
-  int places;
-};
-
 // Both products of the routed experts or of the shared one, over `tiles` row tiles.
 struct Form {
   WeightFormat format;
@@ -502,11 +498,11 @@ Form make_form(const MoeArgs& m, WeightFormat format, int32_t block, bool aligne
   return form;
 }
 
-void run_pass(const Call& call, Stream& stream) {
-  const MoeArgs& m = call.args;
+void run_pass(const MoeArgs& m, float* parts, Stream& stream) {
   const int64_t rows = m.y.rows;
   const int64_t h = m.y.cols;
-  const bool shared = call.places > m.k;
+  const bool shared = m.shared.w1.data != nullptr;
+  const int places = m.k + (shared ? 1 : 0);
   const int64_t shared_inner = shared ? m.shared.w1.rows : 0;
   const int64_t pairs = rows * m.k;
   // All experts have the form of the first (form_of); rows spread evenly in expectation.
@@ -522,16 +518,17 @@ void run_pass(const Call& call, Stream& stream) {
            scratch_size(rows * h * 2);
   };
   reserve_scratch(stream, scratch_size(pairs * 4) + 3 * scratch_size(tiles * 4) + buffers(pairs, m.form.inner) +
-                              buffers(rows, shared_inner) + scratch_size(rows * call.places * h * 4));
+                              buffers(rows, shared_inner) +
+                              (parts == nullptr ? scratch_size(rows * places * h * 4) : 0));
   MoeKernelArgs a{};
   a.map.pair = take_scratch<int32_t>(stream, pairs);
   a.map.expert = take_scratch<int32_t>(stream, tiles);
   a.map.first = take_scratch<int32_t>(stream, tiles);
   a.map.last = take_scratch<int32_t>(stream, tiles);
-  a.parts = take_scratch<float>(stream, rows * call.places * h);
+  a.parts = parts != nullptr ? parts : take_scratch<float>(stream, rows * places * h);
   a.width = h;
   a.k = m.k;
-  a.places = call.places;
+  a.places = places;
   a.weight_before = m.numerics.quantise_activations;
   a.round_bf16 = m.numerics.round_bf16;
   a.limit = m.swiglu_limit;
@@ -558,8 +555,9 @@ void run_pass(const Call& call, Stream& stream) {
     run(routed, pairs, tiles);
   }
   if (shared) join_beside(stream);
+  if (parts != nullptr) return;
   DI_LAUNCH(stream, add_parts_kernel, grid(rows, rows >= 256 ? 1 : 4), dim3(kThreads), 0,
-            static_cast<const float*>(a.parts), call.places, m.out);
+            static_cast<const float*>(a.parts), places, m.out);
 }
 
 Tensor rows_of(const Tensor& t, int64_t first, int64_t n) {
@@ -570,6 +568,18 @@ Tensor rows_of(const Tensor& t, int64_t first, int64_t n) {
 }
 
 }  // namespace
+
+void run_moe(const MoeArgs& a, float* parts, Stream& stream) {
+  for (int64_t first = 0; first < a.y.rows; first += kRowsPerPass) {
+    MoeArgs pass = a;
+    const int64_t n = a.y.rows - first < kRowsPerPass ? a.y.rows - first : kRowsPerPass;
+    pass.y = rows_of(a.y, first, n);
+    pass.out = rows_of(a.out, first, n);
+    pass.ids = a.ids + first * a.k;
+    pass.weights = a.weights + first * a.k;
+    run_pass(pass, parts == nullptr ? nullptr : parts + first * a.k * a.y.cols, stream);
+  }
+}
 
 void moe(const MoeArgs& a, Stream& stream) {
   const int64_t h = a.y.cols;
@@ -584,15 +594,7 @@ void moe(const MoeArgs& a, Stream& stream) {
                   "shared expert w1 [%lld, %lld], w2 [%lld, %lld]", static_cast<long long>(a.shared.w1.rows),
                   static_cast<long long>(a.shared.w1.cols), static_cast<long long>(a.shared.w2.rows),
                   static_cast<long long>(a.shared.w2.cols));
-  for (int64_t first = 0; first < a.y.rows; first += kRowsPerPass) {
-    Call call{a, a.k + (shared ? 1 : 0)};
-    const int64_t n = a.y.rows - first < kRowsPerPass ? a.y.rows - first : kRowsPerPass;
-    call.args.y = rows_of(a.y, first, n);
-    call.args.out = rows_of(a.out, first, n);
-    call.args.ids = a.ids + first * a.k;
-    call.args.weights = a.weights + first * a.k;
-    run_pass(call, stream);
-  }
+  run_moe(a, nullptr, stream);
 }
 
 }  // namespace di::kernels::cuda

@@ -12,6 +12,7 @@ const Ops& ops();
 // stream.cc
 void copy_in(void* to, const void* from, int64_t bytes, Stream& stream);
 void copy_out(void* to, const void* from, int64_t bytes, Stream& stream);
+void exchange(const ExchangeArgs& a, Stream& stream);
 Graph* capture(void (*submit)(void*), void* argument, Stream& stream);
 void replay(const Graph& graph, Stream& stream);
 void drop(Graph* graph);
@@ -52,6 +53,9 @@ void attention(const AttentionArgs& a, Stream& stream);
 void router(const RouterArgs& a, Stream& stream);
 // moe.cu
 void moe(const MoeArgs& a, Stream& stream);
+// expert_parallel.cu
+void moe_parts(const MoePartsArgs& a, Stream& stream);
+void moe_sum(const MoeSumArgs& a, Stream& stream);
 // engram.cu
 void engram_gather(const EngramGatherArgs& a, Stream& stream);
 void engram_gate(const EngramGateArgs& a, Stream& stream);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "device/group.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ops.h"
 
@@ -160,6 +161,11 @@ void copy_out(void* to, const void* from, int64_t bytes, Stream& stream) {
     std::memcpy(target + done, staged, static_cast<size_t>(n));
     done += n;
   }
+}
+
+void exchange(const ExchangeArgs& a, Stream& stream) {
+  // What fails stays with the group, which whoever runs the step asks at its end.
+  static_cast<void>(a.group->exchange({a.pieces, static_cast<size_t>(a.n_pieces)}, owned(stream).stream.handle()));
 }
 
 }  // namespace di::kernels::cuda

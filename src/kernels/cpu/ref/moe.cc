@@ -1,5 +1,6 @@
 #include "kernels/cpu/ref/moe.h"
 
+#include "kernels/cpu/expert_parallel.h"
 #include "kernels/cpu/ref/common.h"
 #include "kernels/cpu/ref/ref.h"
 #include "kernels/cpu/ref/rows.h"
@@ -132,6 +133,10 @@ void moe(const MoeArgs& a, Stream&) {
       write_row(a.out, first + t, out.data());
     }
   }
+}
+
+void moe_parts(const MoePartsArgs& a, Stream& stream) {
+  run_moe_parts(a, moe, stream);
 }
 
 }  // namespace di::kernels::cpu::ref

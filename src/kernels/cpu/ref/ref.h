@@ -38,6 +38,7 @@ void attention(const AttentionArgs& a, Stream& stream);
 void router(const RouterArgs& a, Stream& stream);
 // moe.cc
 void moe(const MoeArgs& a, Stream& stream);
+void moe_parts(const MoePartsArgs& a, Stream& stream);
 // engram.cc
 void engram_gather(const EngramGatherArgs& a, Stream& stream);
 void engram_gate(const EngramGateArgs& a, Stream& stream);

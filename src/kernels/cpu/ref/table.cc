@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/expert_parallel.h"
 #include "kernels/cpu/ref/ref.h"
 
 namespace di::kernels::cpu {
@@ -26,6 +27,9 @@ const Ops& reference_ops() {
       .attention = ref::attention,
       .router = ref::router,
       .moe = ref::moe,
+      .exchange = exchange,
+      .moe_parts = ref::moe_parts,
+      .moe_sum = moe_sum,
       .engram_gather = ref::engram_gather,
       .engram_gate = ref::engram_gate,
       .stream_mean = ref::stream_mean,

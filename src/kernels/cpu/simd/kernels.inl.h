@@ -38,6 +38,7 @@ inline Ops make_ops(const char* name) {
   ops.linear = linear;
   ops.grouped_linear = grouped_linear;
   ops.moe = moe;
+  ops.moe_parts = moe_parts;
 #if !DI_CPU_TILES
   ops.attention = attention;
   ops.select = select;

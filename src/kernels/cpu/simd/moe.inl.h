@@ -350,3 +350,7 @@ inline void moe(const MoeArgs& a, Stream& stream) {
     moe_block(block, first, a.out, cpu_stream(stream));
   }
 }
+
+inline void moe_parts(const MoePartsArgs& a, Stream& stream) {
+  run_moe_parts(a, moe, stream);
+}

@@ -15,6 +15,7 @@
 #include "base/numeric.h"
 #include "base/result.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/expert_parallel.h"
 #include "kernels/cpu/plan.h"
 #include "kernels/cpu/quant.h"
 #include "kernels/cpu/stream.h"
