@@ -402,6 +402,7 @@ __device__ __forceinline__ void multiply_tiles(const AttentionArgs& a, const Par
 
 __global__ void __launch_bounds__(kThreadsWide, 1)
     attention_wide_kernel(const __grid_constant__ AttentionArgs a, const __grid_constant__ Parts parts) {
+  join_chain();
   auto* shared = dynamic_shared<uint8_t>();
   const int64_t t = blockIdx.x;
   const int head0 = static_cast<int>(blockIdx.y) * kHeads;
@@ -422,6 +423,7 @@ __global__ void __launch_bounds__(kThreadsWide, 1)
 // Merges the tiles of a head; one block per row and head, two channels per thread.
 __global__ void __launch_bounds__(kMergeThreads)
     attention_wide_merge_kernel(const __grid_constant__ AttentionArgs a, const __grid_constant__ Parts parts) {
+  join_chain();
   const int64_t t = blockIdx.x;
   const int64_t head = blockIdx.y;
   const int c = 2 * static_cast<int>(threadIdx.x);
@@ -471,10 +473,10 @@ void attention_wide(const AttentionArgs& a, Stream& stream) {
     parts.values = take_scratch<float>(stream, heads * kWidth);
     parts.states = take_scratch<float2>(stream, heads);
   }
-  DI_LAUNCH(stream, attention_wide_kernel, grid(a.rows.n, a.heads / kHeads, split ? parts.tiles : 1),
-            dim3(kThreadsWide), static_cast<size_t>(kSharedWide), a, parts);
+  DI_LAUNCH_EARLY(stream, attention_wide_kernel, grid(a.rows.n, a.heads / kHeads, split ? parts.tiles : 1),
+                  dim3(kThreadsWide), static_cast<size_t>(kSharedWide), a, parts);
   if (split) {
-    DI_LAUNCH(stream, attention_wide_merge_kernel, grid(a.rows.n, a.heads), dim3(kMergeThreads), 0, a, parts);
+    DI_LAUNCH_EARLY(stream, attention_wide_merge_kernel, grid(a.rows.n, a.heads), dim3(kMergeThreads), 0, a, parts);
   }
 }
 

@@ -9,6 +9,7 @@ namespace {
 constexpr int kStoreThreads = 128;
 
 __global__ void __launch_bounds__(kStoreThreads) swa_store_kernel(const __grid_constant__ SwaStoreArgs a) {
+  join_chain();
   __shared__ double slots[kStoreThreads / 32];
   float* x = dynamic_shared<float>();
   const int64_t t = blockIdx.x;
@@ -25,6 +26,7 @@ __global__ void __launch_bounds__(kStoreThreads) swa_store_kernel(const __grid_c
 }
 
 __global__ void __launch_bounds__(kStoreThreads) ring_commit_kernel(const __grid_constant__ RingCommitArgs a) {
+  join_chain();
   const int64_t t = blockIdx.x;
   if (!stays_in_ring(a.rows, t, a.ring.ring_rows)) return;
   const int64_t bytes = record_bytes_of(a.ring.format, a.ring.width);
@@ -40,6 +42,7 @@ __global__ void __launch_bounds__(kStoreThreads) ring_commit_kernel(const __grid
 }
 
 __global__ void __launch_bounds__(kStoreThreads) page_store_kernel(const __grid_constant__ PageStoreArgs a) {
+  join_chain();
   __shared__ double slots[kStoreThreads / 32];
   float* x = dynamic_shared<float>();
   const int64_t i = blockIdx.x;
@@ -63,6 +66,7 @@ __global__ void __launch_bounds__(kStoreThreads) page_store_kernel(const __grid_
 // One warp per head of a row; lane l holds channel 32·group + l.
 __global__ void __launch_bounds__(kStoreThreads)
     index_query_kernel(const __grid_constant__ IndexQueryArgs a, int64_t heads_total) {
+  join_chain();
   const int64_t at = (int64_t{blockIdx.x} * kStoreThreads + threadIdx.x) / 32;
   const int64_t lane = threadIdx.x % 32;
   if (at >= heads_total) return;
@@ -100,12 +104,12 @@ void swa_store(const SwaStoreArgs& a, Stream& stream) {
                   "kv of %lld columns, norm %lld, rope %d", static_cast<long long>(d),
                   static_cast<long long>(a.norm.cols), a.rope_dim);
   if (a.kv.rows == 0) return;
-  DI_LAUNCH(stream, swa_store_kernel, grid(a.kv.rows), dim3(kStoreThreads), static_cast<size_t>(d) * 4, a);
+  DI_LAUNCH_EARLY(stream, swa_store_kernel, grid(a.kv.rows), dim3(kStoreThreads), static_cast<size_t>(d) * 4, a);
 }
 
 void ring_commit(const RingCommitArgs& a, Stream& stream) {
   if (a.rows.n == 0) return;
-  DI_LAUNCH(stream, ring_commit_kernel, grid(a.rows.n), dim3(kStoreThreads), 0, a);
+  DI_LAUNCH_EARLY(stream, ring_commit_kernel, grid(a.rows.n), dim3(kStoreThreads), 0, a);
 }
 
 void page_store(const PageStoreArgs& a, Stream& stream) {
@@ -116,7 +120,7 @@ void page_store(const PageStoreArgs& a, Stream& stream) {
       "x [%lld, %lld] for %d entries of width %d, norm %lld, ratio %d", static_cast<long long>(a.x.rows),
       static_cast<long long>(width), a.n_closing, a.pages.width, static_cast<long long>(a.norm.cols), a.ratio);
   if (a.n_closing == 0) return;
-  DI_LAUNCH(stream, page_store_kernel, grid(a.n_closing), dim3(kStoreThreads), static_cast<size_t>(width) * 4, a);
+  DI_LAUNCH_EARLY(stream, page_store_kernel, grid(a.n_closing), dim3(kStoreThreads), static_cast<size_t>(width) * 4, a);
 }
 
 void index_query(const IndexQueryArgs& a, Stream& stream) {
@@ -127,7 +131,8 @@ void index_query(const IndexQueryArgs& a, Stream& stream) {
                   "index width %lld, rope %d", static_cast<long long>(width), a.rope_dim);
   const int64_t total = a.q.rows * a.heads;
   if (total == 0) return;
-  DI_LAUNCH(stream, index_query_kernel, grid(divide_up(total * 32, kStoreThreads)), dim3(kStoreThreads), 0, a, total);
+  DI_LAUNCH_EARLY(stream, index_query_kernel, grid(divide_up(total * 32, kStoreThreads)), dim3(kStoreThreads), 0, a,
+                  total);
 }
 
 }  // namespace di::kernels::cuda

@@ -27,6 +27,7 @@ struct History {
 };
 
 __global__ void __launch_bounds__(kThreads) keep_rows_kernel(const __grid_constant__ History h) {
+  join_chain();
   const int64_t t = blockIdx.x;
   if (!stays_in_ring(h.rows, t, h.state.ring_rows)) return;
   float* out = state_row(h.state, h.rows.state_slot[h.rows.sequence[t]], h.rows.positions[t]);
@@ -39,6 +40,7 @@ __global__ void __launch_bounds__(kThreads) keep_rows_kernel(const __grid_consta
 
 __global__ void __launch_bounds__(kThreads)
     compress_kernel(const __grid_constant__ CompressArgs a, const __grid_constant__ History h) {
+  join_chain();
   __shared__ double slots[kThreads / 32];
   float* c = dynamic_shared<float>();
   const int64_t d = a.latent.cols;
@@ -67,6 +69,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     compress_v4_kernel(const __grid_constant__ CompressV4Args a, const __grid_constant__ History h) {
+  join_chain();
   __shared__ double sums[kThreads / 32];
   __shared__ const float* v[kMaxSlots];
   __shared__ const float* s[kMaxSlots];
@@ -123,9 +126,10 @@ void compress(const CompressArgs& a, Stream& stream) {
                   static_cast<long long>(d), a.state.width, a.state.ring_rows);
   const History history{a.v, a.s, a.rows, a.state};
   if (a.n_closing > 0) {
-    DI_LAUNCH(stream, compress_kernel, grid(a.n_closing), dim3(kThreads), static_cast<size_t>(d) * 4, a, history);
+    DI_LAUNCH_EARLY(stream, compress_kernel, grid(a.n_closing), dim3(kThreads), static_cast<size_t>(d) * 4, a, history);
   }
-  if (a.ratio == 2 && a.rows.n > 0) DI_LAUNCH(stream, keep_rows_kernel, grid(a.rows.n), dim3(kThreads), 0, history);
+  if (a.ratio == 2 && a.rows.n > 0)
+    DI_LAUNCH_EARLY(stream, keep_rows_kernel, grid(a.rows.n), dim3(kThreads), 0, history);
 }
 
 void compress_v4(const CompressV4Args& a, Stream& stream) {
@@ -140,9 +144,10 @@ void compress_v4(const CompressV4Args& a, Stream& stream) {
       static_cast<long long>(width), static_cast<long long>(d), a.state.ring_rows, a.state.width, a.ratio);
   const History history{a.v, a.s, a.rows, a.state};
   if (a.n_closing > 0) {
-    DI_LAUNCH(stream, compress_v4_kernel, grid(a.n_closing), dim3(kThreads), static_cast<size_t>(d) * 4, a, history);
+    DI_LAUNCH_EARLY(stream, compress_v4_kernel, grid(a.n_closing), dim3(kThreads), static_cast<size_t>(d) * 4, a,
+                    history);
   }
-  if (a.rows.n > 0) DI_LAUNCH(stream, keep_rows_kernel, grid(a.rows.n), dim3(kThreads), 0, history);
+  if (a.rows.n > 0) DI_LAUNCH_EARLY(stream, keep_rows_kernel, grid(a.rows.n), dim3(kThreads), 0, history);
 }
 
 }  // namespace di::kernels::cuda

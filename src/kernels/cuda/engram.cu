@@ -8,6 +8,7 @@ namespace {
 // One warp per gathered row, so that a row in host memory is read in few wide requests.
 __global__ void __launch_bounds__(kThreads)
     engram_gather_kernel(const __grid_constant__ EngramGatherArgs a, int64_t n) {
+  join_chain();
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
   if (at >= n) return;
   const int64_t width = a.table.cols;
@@ -19,6 +20,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // One block per row and stream.
 __global__ void __launch_bounds__(kThreads) engram_gate_kernel(const __grid_constant__ EngramGateArgs a) {
+  join_chain();
   __shared__ float dots[kThreads / 32];
   __shared__ double x_sums[kThreads / 32];
   __shared__ double key_sums[kThreads / 32];
@@ -61,7 +63,7 @@ void engram_gather(const EngramGatherArgs& a, Stream& stream) {
                   static_cast<long long>(a.table.cols));
   const int64_t n = int64_t{a.n_tokens} * a.columns;
   if (n == 0) return;
-  DI_LAUNCH(stream, engram_gather_kernel, grid(divide_up(n * 32, kThreads)), dim3(kThreads), 0, a, n);
+  DI_LAUNCH_EARLY(stream, engram_gather_kernel, grid(divide_up(n * 32, kThreads)), dim3(kThreads), 0, a, n);
 }
 
 void engram_gate(const EngramGateArgs& a, Stream& stream) {
@@ -72,7 +74,7 @@ void engram_gate(const EngramGateArgs& a, Stream& stream) {
                   static_cast<long long>(a.streams.cols), static_cast<long long>(a.kvp.rows),
                   static_cast<long long>(a.kvp.cols), a.hc);
   if (a.streams.rows == 0) return;
-  DI_LAUNCH(stream, engram_gate_kernel, grid(a.streams.rows, a.hc), dim3(kThreads), 0, a);
+  DI_LAUNCH_EARLY(stream, engram_gate_kernel, grid(a.streams.rows, a.hc), dim3(kThreads), 0, a);
 }
 
 }  // namespace di::kernels::cuda

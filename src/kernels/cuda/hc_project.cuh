@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kFewThreads) hc_project_few_kernel(const __gri
   const int64_t group = blockIdx.x;
   const int64_t unit = group * kGroupUnits + warp;
   const int64_t first = int64_t{blockIdx.y} * 16;
-  let_next_start();
+  join_chain();
   UnitSum<1> sum;  // zeros where the last group has no unit
   if (unit < p.units) {
     copy_few(a, first, unit * kUnitColumns, shared);
@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(kManyThreads, 2) hc_project_many_kernel(const 
   const int64_t first_unit = int64_t{blockIdx.y} * p.per_part * kGroupUnits;
   const int64_t last = first_unit + p.per_part * kGroupUnits;
   const int64_t end_unit = last < p.units ? last : p.units;
-  let_next_start();
+  join_chain();
 
   float mix[kHcStreams][kManyTiles][2];
   load_mix<kManyTiles>(a, first, mix);

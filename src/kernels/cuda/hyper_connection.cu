@@ -202,6 +202,7 @@ __global__ void __launch_bounds__(kFinishThreads) hc_finish_kernel(const __grid_
 
 template <int kHc>
 __global__ void __launch_bounds__(kThreads) hc_post_kernel(const __grid_constant__ HcPostArgs a) {
+  join_chain();
   const int64_t t = blockIdx.x;
   const int64_t h = a.y.cols;
   float post[kHc];
@@ -230,6 +231,7 @@ __global__ void __launch_bounds__(kThreads) hc_post_kernel(const __grid_constant
 // Four bf16 streams: a thread has eight columns of each.
 constexpr int kPostThreads = 128;
 __global__ void __launch_bounds__(kPostThreads) hc_post_eights_kernel(const __grid_constant__ HcPostArgs a) {
+  join_chain();
   const int64_t t = blockIdx.x;
   const int64_t h = a.y.cols;
   const int64_t c = (int64_t{blockIdx.y} * kPostThreads + threadIdx.x) * 8;
@@ -264,6 +266,7 @@ __global__ void __launch_bounds__(kPostThreads) hc_post_eights_kernel(const __gr
 }
 
 __global__ void __launch_bounds__(kThreads) hc_head_kernel(const __grid_constant__ HcHeadArgs a) {
+  join_chain();
   __shared__ double slots[kWarps];
   float* y = dynamic_shared<float>();  // [H]
   const int64_t t = blockIdx.x;
@@ -280,6 +283,7 @@ __global__ void __launch_bounds__(kThreads) hc_head_kernel(const __grid_constant
 
 // One block per row and output.
 __global__ void __launch_bounds__(kThreads) hc_head_mix_kernel(const __grid_constant__ HcHeadMixArgs a) {
+  join_chain();
   __shared__ float dots[kWarps];
   __shared__ double squares[kWarps];
   const int64_t t = blockIdx.x;
@@ -332,11 +336,11 @@ void launch_projected(const HcPreArgs& a, int64_t many_rows, Stream& stream) {
   reserve_scratch(stream, scratch_size(records * 4));
   p.records = take_scratch<float>(stream, records);
   if (many) {
-    DI_LAUNCH(stream, hc_project_many_kernel, grid(divide_up(a.y.rows, kManyBlockRows), kParts), dim3(kManyThreads),
-              sizeof(ManyShared), p);
+    DI_LAUNCH_EARLY(stream, hc_project_many_kernel, grid(divide_up(a.y.rows, kManyBlockRows), kParts),
+                    dim3(kManyThreads), sizeof(ManyShared), p);
   } else {
-    DI_LAUNCH(stream, hc_project_few_kernel, grid(p.groups, divide_up(a.y.rows, 16)), dim3(kFewThreads),
-              sizeof(FewShared), p);
+    DI_LAUNCH_EARLY(stream, hc_project_few_kernel, grid(p.groups, divide_up(a.y.rows, 16)), dim3(kFewThreads),
+                    sizeof(FewShared), p);
   }
   DI_LAUNCH_EARLY(stream, hc_finish_kernel, grid(a.y.rows), dim3(kFinishThreads),
                   a.use_own_pre ? static_cast<size_t>(a.y.cols) * 4 : 0, p);
@@ -345,7 +349,7 @@ void launch_projected(const HcPreArgs& a, int64_t many_rows, Stream& stream) {
 template <int kHc>
 void launch_post(const HcPostArgs& a, Stream& stream) {
   const int64_t columns = a.streams.rows >= 256 ? 1 : a.y.cols / kThreads < 4 ? 1 : 4;
-  DI_LAUNCH(stream, hc_post_kernel<kHc>, grid(a.streams.rows, columns), dim3(kThreads), 0, a);
+  DI_LAUNCH_EARLY(stream, hc_post_kernel<kHc>, grid(a.streams.rows, columns), dim3(kThreads), 0, a);
 }
 
 }  // namespace
@@ -382,8 +386,8 @@ void hc_post(const HcPostArgs& a, Stream& stream) {
   if (a.streams.rows == 0) return;
   if (a.hc == kHcStreams && in_eights(a.streams) && in_eights(a.y) && is_aligned(a.post, 16) &&
       is_aligned(a.comb, 16)) {
-    DI_LAUNCH(stream, hc_post_eights_kernel, grid(a.streams.rows, divide_up(a.y.cols / 8, kPostThreads)),
-              dim3(kPostThreads), 0, a);
+    DI_LAUNCH_EARLY(stream, hc_post_eights_kernel, grid(a.streams.rows, divide_up(a.y.cols / 8, kPostThreads)),
+                    dim3(kPostThreads), 0, a);
   } else if (a.hc == 4) {
     launch_post<4>(a, stream);
   } else if (a.hc == 2) {
@@ -400,12 +404,12 @@ void hc_head(const HcHeadArgs& a, Stream& stream) {
                   static_cast<long long>(a.streams.cols), static_cast<long long>(a.y.rows), static_cast<long long>(h),
                   static_cast<long long>(a.norm.cols), a.hc);
   if (a.streams.rows == 0) return;
-  DI_LAUNCH(stream, hc_head_kernel, grid(a.streams.rows), dim3(kThreads), static_cast<size_t>(h) * 4, a);
+  DI_LAUNCH_EARLY(stream, hc_head_kernel, grid(a.streams.rows), dim3(kThreads), static_cast<size_t>(h) * 4, a);
 }
 
 void hc_head_mix(const HcHeadMixArgs& a, Stream& stream) {
   if (a.streams.rows == 0) return;
-  DI_LAUNCH(stream, hc_head_mix_kernel, grid(a.streams.rows, a.hc), dim3(kThreads), 0, a);
+  DI_LAUNCH_EARLY(stream, hc_head_mix_kernel, grid(a.streams.rows, a.hc), dim3(kThreads), 0, a);
 }
 
 }  // namespace di::kernels::cuda

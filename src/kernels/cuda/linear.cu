@@ -120,7 +120,7 @@ constexpr int kArrangeWarps = 8;
 template <WeightFormat kFormat>
 __global__ void __launch_bounds__(32 * kArrangeWarps)
     arrange_kernel(Tensor x, int group, bool wide, uint16_t* __restrict__ out) {
-  let_next_start();
+  join_chain();
   __shared__ uint16_t places[kArrangeWarps][kBlockDepth];
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -244,13 +244,15 @@ constexpr int64_t kEnoughBlocks = 264;  // two per multiprocessor of an H200
 
 }  // namespace
 
-void arrange_input(const Tensor& x, WeightFormat format, int group, uint16_t* out, Stream& stream) {
+void arrange_input(const Tensor& x, WeightFormat format, int group, uint16_t* out, bool early, Stream& stream) {
   const dim3 blocks = grid(divide_up(x.rows * (x.cols / kBlockDepth), kArrangeWarps));
   const dim3 threads(32 * kArrangeWarps);
-  if (format == WeightFormat::kFp4Row) {
-    DI_LAUNCH(stream, arrange_kernel<WeightFormat::kFp4Row>, blocks, threads, 0, x, group, wide_input(x), out);
+  const auto kernel =
+      format == WeightFormat::kFp4Row ? arrange_kernel<WeightFormat::kFp4Row> : arrange_kernel<WeightFormat::kFp8Block>;
+  if (early) {
+    DI_LAUNCH_EARLY(stream, kernel, blocks, threads, 0, x, group, wide_input(x), out);
   } else {
-    DI_LAUNCH(stream, arrange_kernel<WeightFormat::kFp8Block>, blocks, threads, 0, x, group, wide_input(x), out);
+    DI_LAUNCH(stream, kernel, blocks, threads, 0, x, group, wide_input(x), out);
   }
 }
 
@@ -336,7 +338,7 @@ void run_linear(const LinearPlan& plan, const Tensor& x, const Weight& w, int64_
     case Form::kStreamed:
       a.streamed.data = plan.arranged ? scratch.arranged : static_cast<const uint16_t*>(x.data);
       a.streamed.stride = plan.arranged ? x.cols : x.stride;
-      if (plan.arranged) arrange_input(x, w.format, a.x.group, scratch.arranged, stream);
+      if (plan.arranged) arrange_input(x, w.format, a.x.group, scratch.arranged, true, stream);
       if (w.format == WeightFormat::kBf16) {
         launch_streamed<WeightFormat::kBf16>(a, plan.tile_rows, groups, stream);
       } else if (w.format == WeightFormat::kFp4Row) {

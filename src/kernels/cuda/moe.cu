@@ -25,6 +25,7 @@ struct TileMap {
 // Block e lists the pairs of expert e. Every block counts all pairs: no order between blocks is needed.
 __global__ void __launch_bounds__(kThreads)
     sort_pairs_kernel(const int32_t* __restrict__ ids, int pairs, int experts, int tile_rows, int tiles, TileMap map) {
+  join_chain();
   __shared__ int count[kMaxExperts];
   __shared__ int warp_total[kThreads / 32];
   const int e = static_cast<int>(blockIdx.x);
@@ -237,7 +238,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   constexpr int kChannels = Shape::kRows / 2;
   BlockTile tile;
   const TilePlace place = tile_place();
-  if (!find_tile<Shape::kTokens>(a, place.rows, tile)) return;
+  if (!find_tile<Shape::kTokens>(a, place.rows, tile)) {
+    wait_for_previous();  // who waits for this kernel waits for those before it
+    return;
+  }
   const int64_t channel = place.outputs * kChannels;
   auto* shared = dynamic_shared<uint8_t>();
   StreamSum<Shape> total;
@@ -282,7 +286,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   let_next_start();
   BlockTile tile;
   const TilePlace place = tile_place();
-  if (!find_tile<Shape::kTokens>(a, place.rows, tile)) return;
+  if (!find_tile<Shape::kTokens>(a, place.rows, tile)) {
+    wait_for_previous();  // who waits for this kernel waits for those before it
+    return;
+  }
   const TileRows rows{place.outputs * Shape::kRows, a.width, false};
   StreamSum<Shape> total;
   streamed_product<Shape>(a.streamed, tile.first, tile.last, tile.weights.w2, tile.weights.w2, rows, 0, a.inner,
@@ -331,6 +338,7 @@ __global__ void __launch_bounds__(kExactThreads) moe_down_exact_kernel(const __g
 }
 
 __global__ void __launch_bounds__(kThreads) add_parts_kernel(const float* __restrict__ parts, int places, Tensor out) {
+  join_chain();
   const int64_t t = blockIdx.x;
   for (int64_t c = int64_t{blockIdx.y} * kThreads + threadIdx.x; c < out.cols; c += int64_t{gridDim.y} * kThreads) {
     float sum = 0.F;
@@ -414,7 +422,7 @@ void launch_streamed(const MoeKernelArgs& a, bool up, int tile_rows, int64_t til
 void run_streamed(MoeKernelArgs a, const MoeArgs& m, const Form& form, int64_t tiles, uint16_t* hidden,
                   uint16_t* arranged, Stream& stream) {
   a.x.group = activation_group(form.format, m.numerics);
-  arrange_input(m.y, form.format, a.x.group, arranged, stream);
+  arrange_input(m.y, form.format, a.x.group, arranged, false, stream);
   a.hidden.data = hidden;
   a.streamed = {arranged, m.y.cols, a.experts != nullptr ? a.map.pair : nullptr, m.k};
   const StreamInput rows{hidden, a.inner, nullptr, 1};
@@ -547,8 +555,8 @@ void run_pass(const MoeArgs& m, float* parts, Stream& stream) {
     stop_beside(stream);
   }
   if (pairs > 0) {
-    DI_LAUNCH(stream, sort_pairs_kernel, grid(m.n_experts), dim3(kThreads), 0, m.ids, static_cast<int>(pairs),
-              m.n_experts, routed.tile_rows(), static_cast<int>(tiles), a.map);
+    DI_LAUNCH_EARLY(stream, sort_pairs_kernel, grid(m.n_experts), dim3(kThreads), 0, m.ids, static_cast<int>(pairs),
+                    m.n_experts, routed.tile_rows(), static_cast<int>(tiles), a.map);
     a.experts = m.experts;
     a.weights = m.weights;
     a.inner = m.form.inner;
@@ -556,7 +564,7 @@ void run_pass(const MoeArgs& m, float* parts, Stream& stream) {
   }
   if (shared) join_beside(stream);
   if (parts != nullptr) return;
-  DI_LAUNCH(stream, add_parts_kernel, grid(rows, rows >= 256 ? 1 : 4), dim3(kThreads), 0,
+  DI_LAUNCH_EARLY(stream, add_parts_kernel, grid(rows, rows >= 256 ? 1 : 4), dim3(kThreads), 0,
             static_cast<const float*>(a.parts), places, m.out);
 }
 

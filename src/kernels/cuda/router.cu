@@ -10,6 +10,7 @@ constexpr int kRouterWarps = 4;
 
 __global__ void __launch_bounds__(kRouterWarps * 32)
     route_kernel(const __grid_constant__ RouterArgs a, const float* __restrict__ dots) {
+  join_chain();
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int experts = static_cast<int>(a.gate.rows);
   float* s = dynamic_shared<float>() + threadIdx.x / 32 * 2 * static_cast<unsigned>(experts);
@@ -75,8 +76,8 @@ void router(const RouterArgs& a, Stream& stream) {
   dots.cols = experts;
   dots.stride = experts;
   run_linear(plan, a.y, a.gate, 1, {}, false, dots, take_linear_scratch(plan, a.y.rows, experts, stream), stream);
-  DI_LAUNCH(stream, route_kernel, grid(divide_up(a.y.rows, kRouterWarps)), dim3(kRouterWarps * 32),
-            static_cast<size_t>(experts) * 8 * kRouterWarps, a, static_cast<const float*>(dots.data));
+  DI_LAUNCH_EARLY(stream, route_kernel, grid(divide_up(a.y.rows, kRouterWarps)), dim3(kRouterWarps * 32),
+                  static_cast<size_t>(experts) * 8 * kRouterWarps, a, static_cast<const float*>(dots.data));
 }
 
 }  // namespace di::kernels::cuda

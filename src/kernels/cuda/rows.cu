@@ -8,6 +8,7 @@ namespace di::kernels::cuda {
 namespace {
 
 __global__ void __launch_bounds__(kThreads) embed_kernel(const __grid_constant__ EmbedArgs a) {
+  join_chain();
   const int64_t t = blockIdx.x;
   const int64_t h = a.table.cols;
   const int32_t override_row = a.override_row != nullptr ? a.override_row[t] : -1;
@@ -23,6 +24,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const __grid_constant__
 
 // The row lies in shared memory between the two passes, so that y may be x.
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const __grid_constant__ RmsNormArgs a) {
+  join_chain();
   __shared__ double slots[kThreads / 32];
   float* x = dynamic_shared<float>();
   const int64_t t = blockIdx.x;
@@ -37,6 +39,7 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const __grid_constan
 constexpr int kEightsThreads = 128;
 template <int kEights>
 __global__ void __launch_bounds__(kEightsThreads) rms_norm_eights_kernel(const __grid_constant__ RmsNormArgs a) {
+  join_chain();
   __shared__ float slots[kEightsThreads / 32];
   const int64_t t = blockIdx.x;
   const int64_t cols = a.x.cols;
@@ -71,6 +74,7 @@ __global__ void __launch_bounds__(kEightsThreads) rms_norm_eights_kernel(const _
 }
 
 __global__ void __launch_bounds__(kThreads) gather_rows_kernel(const __grid_constant__ GatherRowsArgs a) {
+  join_chain();
   const int64_t i = blockIdx.x;
   const int64_t row = a.index[i];
   for (int64_t c = int64_t{blockIdx.y} * kThreads + threadIdx.x; c < a.x.cols; c += int64_t{gridDim.y} * kThreads) {
@@ -79,6 +83,7 @@ __global__ void __launch_bounds__(kThreads) gather_rows_kernel(const __grid_cons
 }
 
 __global__ void __launch_bounds__(kThreads) gather_table_kernel(const __grid_constant__ GatherTableArgs a) {
+  join_chain();
   const int64_t i = blockIdx.x;
   const int64_t row = a.index[i];
   for (int64_t c = int64_t{blockIdx.y} * kThreads + threadIdx.x; c < a.table.cols; c += int64_t{gridDim.y} * kThreads) {
@@ -88,6 +93,7 @@ __global__ void __launch_bounds__(kThreads) gather_table_kernel(const __grid_con
 
 // The angle is the fp32 product; sine and cosine are taken in fp64 and rounded once (model.md §5.5).
 __global__ void __launch_bounds__(kThreads) rope_table_kernel(const __grid_constant__ RopeTableArgs a) {
+  join_chain();
   const int64_t pairs = a.rope_dim / 2;
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= a.n * pairs) return;
@@ -98,6 +104,7 @@ __global__ void __launch_bounds__(kThreads) rope_table_kernel(const __grid_const
 
 // One warp per head of a row.
 __global__ void __launch_bounds__(kThreads) q_rope_kernel(const __grid_constant__ QRopeArgs a, int64_t heads_total) {
+  join_chain();
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
   const int64_t lane = threadIdx.x % 32;
   if (at >= heads_total) return;
@@ -131,6 +138,7 @@ __global__ void __launch_bounds__(kThreads) q_rope_kernel(const __grid_constant_
 }
 
 __global__ void __launch_bounds__(kThreads) stream_mean_kernel(const __grid_constant__ StreamMeanArgs a, int64_t h) {
+  join_chain();
   const int64_t t = blockIdx.x;
   for (int64_t c = int64_t{blockIdx.y} * kThreads + threadIdx.x; c < h; c += int64_t{gridDim.y} * kThreads) {
     float sum = 0.F;
@@ -140,6 +148,7 @@ __global__ void __launch_bounds__(kThreads) stream_mean_kernel(const __grid_cons
 }
 
 __global__ void __launch_bounds__(kThreads) confidence_kernel(const __grid_constant__ ConfidenceArgs a) {
+  join_chain();
   __shared__ float slots[kThreads / 32];
   const int64_t t = blockIdx.x;
   float sum = 0.F;
@@ -153,6 +162,7 @@ __global__ void __launch_bounds__(kThreads) confidence_kernel(const __grid_const
 
 // The largest key wins, on a tie the lowest index: any order of comparison gives the same.
 __global__ void __launch_bounds__(kThreads) argmax_kernel(const __grid_constant__ ArgmaxArgs a) {
+  join_chain();
   __shared__ uint32_t keys[kThreads / 32];
   __shared__ int64_t places[kThreads / 32];
   const int64_t t = blockIdx.x;
@@ -203,7 +213,7 @@ void embed(const EmbedArgs& a, Stream& stream) {
                   "streams [%lld, %lld], %d tokens of %d streams of %lld", static_cast<long long>(a.streams.rows),
                   static_cast<long long>(a.streams.cols), a.n_tokens, a.hc, static_cast<long long>(h));
   if (a.n_tokens == 0) return;
-  DI_LAUNCH(stream, embed_kernel, grid(a.n_tokens, column_blocks(a.n_tokens, h)), dim3(kThreads), 0, a);
+  DI_LAUNCH_EARLY(stream, embed_kernel, grid(a.n_tokens, column_blocks(a.n_tokens, h)), dim3(kThreads), 0, a);
 }
 
 void rms_norm(const RmsNormArgs& a, Stream& stream) {
@@ -215,15 +225,15 @@ void rms_norm(const RmsNormArgs& a, Stream& stream) {
   if (in_eights(a.x) && in_eights(a.y) && is_norm(a.w) && a.x.cols <= 8 * 8 * kEightsThreads) {
     const dim3 threads(kEightsThreads);
     if (a.x.cols <= 2 * 8 * kEightsThreads) {
-      DI_LAUNCH(stream, rms_norm_eights_kernel<2>, grid(a.x.rows), threads, 0, a);
+      DI_LAUNCH_EARLY(stream, rms_norm_eights_kernel<2>, grid(a.x.rows), threads, 0, a);
     } else if (a.x.cols <= 5 * 8 * kEightsThreads) {
-      DI_LAUNCH(stream, rms_norm_eights_kernel<5>, grid(a.x.rows), threads, 0, a);
+      DI_LAUNCH_EARLY(stream, rms_norm_eights_kernel<5>, grid(a.x.rows), threads, 0, a);
     } else {
-      DI_LAUNCH(stream, rms_norm_eights_kernel<8>, grid(a.x.rows), threads, 0, a);
+      DI_LAUNCH_EARLY(stream, rms_norm_eights_kernel<8>, grid(a.x.rows), threads, 0, a);
     }
     return;
   }
-  DI_LAUNCH(stream, rms_norm_kernel, grid(a.x.rows), dim3(kThreads), static_cast<size_t>(a.x.cols) * 4, a);
+  DI_LAUNCH_EARLY(stream, rms_norm_kernel, grid(a.x.rows), dim3(kThreads), static_cast<size_t>(a.x.cols) * 4, a);
 }
 
 void gather_rows(const GatherRowsArgs& a, Stream& stream) {
@@ -231,7 +241,7 @@ void gather_rows(const GatherRowsArgs& a, Stream& stream) {
                   static_cast<long long>(a.y.rows), static_cast<long long>(a.y.cols), a.n,
                   static_cast<long long>(a.x.cols));
   if (a.n == 0) return;
-  DI_LAUNCH(stream, gather_rows_kernel, grid(a.n, column_blocks(a.n, a.x.cols)), dim3(kThreads), 0, a);
+  DI_LAUNCH_EARLY(stream, gather_rows_kernel, grid(a.n, column_blocks(a.n, a.x.cols)), dim3(kThreads), 0, a);
 }
 
 void gather_table(const GatherTableArgs& a, Stream& stream) {
@@ -239,13 +249,13 @@ void gather_table(const GatherTableArgs& a, Stream& stream) {
                   static_cast<long long>(a.y.rows), static_cast<long long>(a.y.cols), a.n,
                   static_cast<long long>(a.table.cols));
   if (a.n == 0) return;
-  DI_LAUNCH(stream, gather_table_kernel, grid(a.n, column_blocks(a.n, a.table.cols)), dim3(kThreads), 0, a);
+  DI_LAUNCH_EARLY(stream, gather_table_kernel, grid(a.n, column_blocks(a.n, a.table.cols)), dim3(kThreads), 0, a);
 }
 
 void rope_table(const RopeTableArgs& a, Stream& stream) {
   if (a.n == 0 || a.rope_dim == 0) return;
-  DI_LAUNCH(stream, rope_table_kernel, grid(divide_up(int64_t{a.n} * (a.rope_dim / 2), kThreads)), dim3(kThreads), 0,
-            a);
+  DI_LAUNCH_EARLY(stream, rope_table_kernel, grid(divide_up(int64_t{a.n} * (a.rope_dim / 2), kThreads)), dim3(kThreads),
+                  0, a);
 }
 
 void q_rope(const QRopeArgs& a, Stream& stream) {
@@ -253,7 +263,7 @@ void q_rope(const QRopeArgs& a, Stream& stream) {
                   "q of %lld columns, %d heads, rope %d", static_cast<long long>(a.q.cols), a.heads, a.rope_dim);
   const int64_t total = a.q.rows * a.heads;
   if (total == 0) return;
-  DI_LAUNCH(stream, q_rope_kernel, grid(divide_up(total * 32, kThreads)), dim3(kThreads), 0, a, total);
+  DI_LAUNCH_EARLY(stream, q_rope_kernel, grid(divide_up(total * 32, kThreads)), dim3(kThreads), 0, a, total);
 }
 
 void stream_mean(const StreamMeanArgs& a, Stream& stream) {
@@ -263,22 +273,22 @@ void stream_mean(const StreamMeanArgs& a, Stream& stream) {
                   static_cast<long long>(a.streams.cols), static_cast<long long>(a.y.rows),
                   static_cast<long long>(a.y.cols), static_cast<long long>(a.column));
   if (a.streams.rows == 0) return;
-  DI_LAUNCH(stream, stream_mean_kernel, grid(a.streams.rows, column_blocks(a.streams.rows, h)), dim3(kThreads), 0, a,
-            h);
+  DI_LAUNCH_EARLY(stream, stream_mean_kernel, grid(a.streams.rows, column_blocks(a.streams.rows, h)), dim3(kThreads), 0,
+                  a, h);
 }
 
 void confidence(const ConfidenceArgs& a, Stream& stream) {
   DI_KERNEL_CHECK(a.w.cols == a.h.cols + a.e.cols && a.h.rows == a.e.rows, "h %lld columns, e %lld, w %lld",
                   static_cast<long long>(a.h.cols), static_cast<long long>(a.e.cols), static_cast<long long>(a.w.cols));
   if (a.h.rows == 0) return;
-  DI_LAUNCH(stream, confidence_kernel, grid(a.h.rows), dim3(kThreads), 0, a);
+  DI_LAUNCH_EARLY(stream, confidence_kernel, grid(a.h.rows), dim3(kThreads), 0, a);
 }
 
 void argmax(const ArgmaxArgs& a, Stream& stream) {
   DI_KERNEL_CHECK(a.logits.cols > 0 || a.logits.rows == 0, "logits of %lld columns",
                   static_cast<long long>(a.logits.cols));
   if (a.logits.rows == 0) return;
-  DI_LAUNCH(stream, argmax_kernel, grid(a.logits.rows), dim3(kThreads), 0, a);
+  DI_LAUNCH_EARLY(stream, argmax_kernel, grid(a.logits.rows), dim3(kThreads), 0, a);
 }
 
 }  // namespace di::kernels::cuda

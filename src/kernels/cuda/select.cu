@@ -66,6 +66,7 @@ __device__ __forceinline__ bool needs_scores(const SelectArgs& a, const Row& r) 
 // the dot products by ascending channel.
 template <int kWidth>
 __global__ void __launch_bounds__(kScoreThreads) score_kernel(const __grid_constant__ Slice s) {
+  join_chain();
   const SelectArgs& a = s.a;
   const int64_t t = s.first + blockIdx.y;
   const Row row = describe(a, t);
@@ -295,6 +296,7 @@ __device__ __forceinline__ void score_share(const Slice& s, int64_t t, const Row
 // The keys `keys_per_block` from blockIdx.x on, of row blockIdx.y.
 __global__ void __launch_bounds__(kScoreThreads, 5)
     score_tensor_kernel(const __grid_constant__ Slice s, int keys_per_block) {
+  join_chain();
   const int64_t t = s.first + blockIdx.y;
   const Row row = describe(s.a, t);
   const int64_t first_key = int64_t{blockIdx.x} * keys_per_block;
@@ -318,6 +320,7 @@ bool scores_on_tensor_units(const SelectArgs& a) {
 }
 
 __global__ void __launch_bounds__(kThreads) clear_scores_kernel(float* scores, int64_t n) {
+  join_chain();
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads) {
     scores[i] = -INFINITY;
   }
@@ -325,6 +328,7 @@ __global__ void __launch_bounds__(kThreads) clear_scores_kernel(float* scores, i
 
 // Block score = the largest of its entries; the block with the newest entry is always first (model.md §5.8).
 __global__ void __launch_bounds__(kThreads) block_key_kernel(const __grid_constant__ Slice s) {
+  join_chain();
   const Row row = describe(s.a, s.first + blockIdx.y);
   const int64_t b = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (!row.blocks_compete || b >= s.blocks) return;
@@ -337,6 +341,7 @@ __global__ void __launch_bounds__(kThreads) block_key_kernel(const __grid_consta
 }
 
 __global__ void __launch_bounds__(kTopThreads) select_kernel(const __grid_constant__ Slice s) {
+  join_chain();
   __shared__ TopShared shared;
   const SelectArgs& a = s.a;
   const int64_t t = s.first + blockIdx.x;
@@ -364,8 +369,8 @@ __global__ void __launch_bounds__(kTopThreads) select_kernel(const __grid_consta
 template <int kWidth>
 void launch_scores(const Slice& s, int64_t rows, Stream& stream) {
   const size_t shared = static_cast<size_t>(s.a.heads) * static_cast<size_t>(s.a.keys.width + 1) * 4;
-  DI_LAUNCH(stream, score_kernel<kWidth>, grid(divide_up(s.columns, kScoreThreads), rows), dim3(kScoreThreads), shared,
-            s);
+  DI_LAUNCH_EARLY(stream, score_kernel<kWidth>, grid(divide_up(s.columns, kScoreThreads), rows), dim3(kScoreThreads),
+                  shared, s);
 }
 
 }  // namespace
@@ -400,7 +405,7 @@ void select(const SelectArgs& a, Stream& stream) {
   if (a.scores != nullptr && a.scores_stride > 0) {
     const int64_t n = a.rows.n * a.scores_stride;
     const int64_t blocks = divide_up(n, kThreads);
-    DI_LAUNCH(stream, clear_scores_kernel, grid(blocks < 4096 ? blocks : 4096), dim3(kThreads), 0, a.scores, n);
+    DI_LAUNCH_EARLY(stream, clear_scores_kernel, grid(blocks < 4096 ? blocks : 4096), dim3(kThreads), 0, a.scores, n);
   }
   for (s.first = 0; s.first < a.rows.n; s.first += rows) {
     const int64_t n = a.rows.n - s.first < rows ? a.rows.n - s.first : rows;
@@ -408,8 +413,8 @@ void select(const SelectArgs& a, Stream& stream) {
       // Few keys: smaller shares, so that every multiprocessor has some.
       int share = 2048;
       while (share > kTurn && n * divide_up(s.columns, share) < 1024) share /= 2;
-      DI_LAUNCH(stream, score_tensor_kernel, grid(divide_up(s.columns, share), n), dim3(kScoreThreads),
-                static_cast<size_t>(kQueryBytes), s, share);
+      DI_LAUNCH_EARLY(stream, score_tensor_kernel, grid(divide_up(s.columns, share), n), dim3(kScoreThreads),
+                      static_cast<size_t>(kQueryBytes), s, share);
     } else if (width == 128) {
       launch_scores<128>(s, n, stream);
     } else if (width == 64) {
@@ -418,9 +423,9 @@ void select(const SelectArgs& a, Stream& stream) {
       launch_scores<0>(s, n, stream);
     }
     if (s.blocks > 0) {
-      DI_LAUNCH(stream, block_key_kernel, grid(divide_up(s.blocks, kThreads), n), dim3(kThreads), 0, s);
+      DI_LAUNCH_EARLY(stream, block_key_kernel, grid(divide_up(s.blocks, kThreads), n), dim3(kThreads), 0, s);
     }
-    DI_LAUNCH(stream, select_kernel, grid(n), dim3(kTopThreads), 0, s);
+    DI_LAUNCH_EARLY(stream, select_kernel, grid(n), dim3(kTopThreads), 0, s);
   }
 }
 

@@ -369,7 +369,7 @@ inline bool streams(const Weight& w) {
 
 // x as the product over weights of `format` reads it: activations quantised per `group` channels (0: not), columns
 // arranged per depth block. out: [x.rows, x.cols] bf16, dense. x.cols is a multiple of kBlockDepth.
-void arrange_input(const Tensor& x, WeightFormat format, int group, uint16_t* out, Stream& stream);
+void arrange_input(const Tensor& x, WeightFormat format, int group, uint16_t* out, bool early, Stream& stream);
 
 // How `rows` rows of x times `outputs` outputs in each of `groups` are cut.
 struct StreamTile {

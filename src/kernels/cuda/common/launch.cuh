@@ -33,6 +33,13 @@ namespace di::kernels::cuda {
 inline constexpr int kThreads = 256;  // of the row kernels; part of the order of their sums
 inline constexpr int64_t kMaxGridY = 65535;
 
+// The first statement of a kernel of the chain: its successor's blocks may be put down as soon as all of its own are,
+// and it waits for its predecessor. Who waits for it has then waited for all before it.
+__device__ __forceinline__ void join_chain() {
+  let_next_start();
+  wait_for_previous();
+}
+
 inline int64_t divide_up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
