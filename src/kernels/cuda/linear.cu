@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kThreads) add_partials_kernel(const __grid_con
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWide;
   if (at >= n) return;
   float sum[kWide] = {};
-#pragma unroll 4
+#pragma unroll 8
   for (int64_t s = 0; s < a.splits; ++s) {
     if constexpr (kWide == 4) {
       const float4 v = *reinterpret_cast<const float4*>(a.partials + s * n + at);

@@ -339,10 +339,21 @@ __global__ void __launch_bounds__(kExactThreads) moe_down_exact_kernel(const __g
 
 __global__ void __launch_bounds__(kThreads) add_parts_kernel(const float* __restrict__ parts, int places, Tensor out) {
   join_chain();
+  constexpr int kAtOnce = 8;
   const int64_t t = blockIdx.x;
   for (int64_t c = int64_t{blockIdx.y} * kThreads + threadIdx.x; c < out.cols; c += int64_t{gridDim.y} * kThreads) {
     float sum = 0.F;
-    for (int k = 0; k < places; ++k) sum += parts[(t * places + k) * out.cols + c];
+    for (int first = 0; first < places; first += kAtOnce) {
+      float part[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        part[k] = first + k < places ? parts[(t * places + first + k) * out.cols + c] : 0.F;
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (first + k < places) sum += part[k];
+      }
+    }
     store_value(out, t, c, sum);
   }
 }
@@ -564,8 +575,11 @@ void run_pass(const MoeArgs& m, float* parts, Stream& stream) {
   }
   if (shared) join_beside(stream);
   if (parts != nullptr) return;
-  DI_LAUNCH_EARLY(stream, add_parts_kernel, grid(rows, rows >= 256 ? 1 : 4), dim3(kThreads), 0,
-            static_cast<const float*>(a.parts), places, m.out);
+  DI_LAUNCH_EARLY(stream, add_parts_kernel,
+                  grid(rows, rows >= 1024  ? 1
+                             : rows >= 128 ? 4
+                                           : divide_up(h, kThreads)),
+                  dim3(kThreads), 0, static_cast<const float*>(a.parts), places, m.out);
 }
 
 Tensor rows_of(const Tensor& t, int64_t first, int64_t n) {

@@ -154,13 +154,13 @@ struct StageCopies {
 #pragma unroll
     for (int k = 0; k < kWeightRuns; ++k) {
       if constexpr (kOperand) {
-        copy_async<16>(
+        copy_weights_async(
             to + tid % 16 / 8 * (Shape::kRows * 128) + panel_offset(tid / 16, tid % 8) + k * kRowsApart * 128,
-            weights[k], true);
+            weights[k]);
       } else {
 #pragma unroll
         for (int p = 0; p < kP; ++p) {
-          copy_async<16>(to + (((tid / 32 * 2 + k) * kP + p) * 32 + tid % 32) * 16, weights[k] + p * 64, true);
+          copy_weights_async(to + (((tid / 32 * 2 + k) * kP + p) * 32 + tid % 32) * 16, weights[k] + p * 64);
         }
       }
       weights[k] += kP * 64;

@@ -143,6 +143,9 @@ template <int kBytes>
 void copy_async(void* to, const void* from, bool there) {
   emulation::queue_copy(to, from, kBytes, there);
 }
+inline void copy_weights_async(void* to, const void* from) {
+  emulation::queue_copy(to, from, 16, true);
+}
 inline void commit_copies() {
   emulation::commit_copies();
 }

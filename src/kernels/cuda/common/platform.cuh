@@ -71,6 +71,12 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool ther
                  : "memory");
   }
 }
+// 16 bytes of a matrix of which a row's neighbouring pieces are read one after the other: the first one brings the 128
+// bytes around it into the second-level cache.
+__device__ __forceinline__ void copy_weights_async(void* to, const void* from) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
