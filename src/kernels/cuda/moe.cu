@@ -2,6 +2,8 @@
 // SwiGLU and the quantisation of the result in one epilogue; down; beside these the same two for the shared expert;
 // and the sum of a row's parts in the order of k. The host reads nothing back: grids are as large as the rows can make
 // them, blocks beyond the last tile return at once.
+//
+// This file is long because both products stand here in three forms, beside what they share.
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/moe.h"
 #include "kernels/cuda/ops.h"
