@@ -439,6 +439,20 @@ def places(tree, path=()):
         yield from places(child, path + (key,))
 
 
+def by_position(rng, members):
+    """A structure as the list of its members: in some order, with too few or too many."""
+    tag = [v for k, v in members.items() if k in ("type", "role")]
+    rest = [v for k, v in members.items() if k not in ("type", "role")]
+    if chance(rng, 0.5):
+        rng.shuffle(rest)
+    out = tag + rest
+    if chance(rng, 0.4):
+        del out[rng.randint(0, len(out)):]
+    for _ in range(rng.choice([0, 0, 1, 2, 4])):
+        out.insert(rng.randint(min(1, len(out)), len(out)), rng.choice([None, None, "x", True, 1]))
+    return out
+
+
 def disturb(rng, body):
     body = copy.deepcopy(body)
     for _ in range(rng.choice([1, 1, 2])):
@@ -451,9 +465,9 @@ def disturb(rng, body):
             del container[key]
         elif kind < 0.7:
             container[key] = copy.deepcopy(rng.choice(ODD))
-        elif kind < 0.72:
-            if isinstance(container[key], dict):  # a structure by position
-                container[key] = list(container[key].values()) + rng.choice([[], [], [None]])
+        elif kind < 0.75:
+            if isinstance(container[key], dict):
+                container[key] = by_position(rng, container[key])
         elif kind < 0.8 and isinstance(container, list):
             container.insert(key, copy.deepcopy(rng.choice(container)))
         elif kind < 0.9 and isinstance(container, dict):

@@ -319,9 +319,7 @@ ApiResult<void> apply_tools(ToolRequest request, const CodecOptions& options, Co
     const auto at = std::find_if(request.tools.begin(), request.tools.end(),
                                  [&](const ToolDefinition& tool) { return tool.name == request.name; });
     if (at == request.tools.end()) {
-      return bad_request(
-          "Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' parameter.",
-          request.name);
+      return unknown_function(request.name);
     }
     ToolDefinition chosen = std::move(*at);
     request.tools.clear();

@@ -21,6 +21,11 @@ template <class... Args>
 [[nodiscard]] inline std::unexpected<ApiError> bad_request(ApiError error) {
   return std::unexpected(std::move(error));
 }
+// A choice names a function that is not among the tools.
+[[nodiscard]] inline std::unexpected<ApiError> unknown_function(std::string_view name) {
+  return bad_request("Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' parameter.",
+                     name);
+}
 
 // The field that a conversion error's text is about; empty when it names none.
 std::string error_param(std::string_view message);

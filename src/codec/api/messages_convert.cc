@@ -125,6 +125,7 @@ class Converter {
         break;
       case Choice::kTool:
         if (dropped.contains(request_.choice_name)) break;
+        if (!dropped.empty() && tools.tools.empty()) return unknown_function(request_.choice_name);
         tools.choice = ToolRequest::Choice::kNamed;
         tools.name = request_.choice_name;
         break;
