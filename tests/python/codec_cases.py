@@ -1,5 +1,7 @@
 """Requests of the three APIs and model outputs made at random, for comparing the codec with the reference package: mostly
-valid, with any combination of fields, and a few members replaced by something that does not belong there."""
+valid, with any combination of fields, and a few members replaced by something that does not belong there.
+
+The file is long because the makers of the three APIs share their parts and vocabulary."""
 import base64
 import copy
 import json
