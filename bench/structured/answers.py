@@ -6,7 +6,8 @@ free one.
 
 Answers: N requests with speculation on and N with it off, over several schemas and seeds, half of them streamed. An answer that
 does not end before its limit counts as a failure too. Cost: CPU seconds of the server's process (all threads) per output token, in
-turns with and without a schema, everything else equal: prompt, number of tokens, temperature; the median of the rounds' ratios.
+turns with and without a schema, everything else equal: prompt, number of tokens, temperature; the median of the rounds' ratios. One
+compute thread by default: more of them wait for each other in loops, which is processor time that no token costs.
 """
 import argparse
 import concurrent.futures
@@ -39,8 +40,8 @@ SCHEMAS = [
                                                                                 "next": {"$ref": "#/$defs/tree"}},
                                                 "required": ["v"], "additionalProperties": False, "maxProperties": 1}}},
 ]
-# Any text of theirs can go on, so that both sides of the comparison give the same number of tokens.
-ENDLESS = {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer", "minimum": 0},
+# Its texts do not end, so that both sides of the comparison give the same number of tokens.
+ENDLESS = {"type": "array", "minItems": 1000, "items": {"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer", "minimum": 0},
                                                                        "tags": {"type": "array", "items": {"type": "string"}}},
                                       "required": ["name", "n", "tags"], "additionalProperties": False}}
 
@@ -79,24 +80,32 @@ def count_valid(server, requests, concurrency):
 
 
 def cpu_seconds(pid):
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    threads = pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) * 1e-9
 
 
 def cost_of(server, concurrency, tokens, fields):
-    """CPU seconds per output token of `concurrency` requests at once."""
+    """CPU seconds per output token of `concurrency` requests at once; their texts."""
     def ask(number):
-        body = server.body("Tell a story.", max_tokens=tokens, ignore_eos=True, seed=number, temperature=1.0, **fields)
-        return server.json("POST", harness.CHAT, body)["usage"]["completion_tokens"]
+        body = server.body("Tell a story.", max_tokens=tokens, seed=number, **fields)
+        answer = server.json("POST", harness.CHAT, body)
+        return answer["usage"]["completion_tokens"], answer["choices"][0]["message"]["content"]
     before = cpu_seconds(server.process.pid)
     with concurrent.futures.ThreadPoolExecutor(concurrency) as pool:
-        done = sum(pool.map(ask, range(concurrency)))
-    return (cpu_seconds(server.process.pid) - before) / done
+        answers = list(pool.map(ask, range(concurrency)))
+    return (cpu_seconds(server.process.pid) - before) / sum(count for count, _ in answers), [text for _, text in answers]
 
 
-# What a constraint costs by itself: a mask at every position of the very text that is written without it. And JSON, whose text is
-# another one, so that other drafts are accepted. (As structured_outputs: a response_format would make the prompt longer.)
-SIDES = {"free": {}, "the same text under a mask": {"structured_outputs": {"regex": "[^\\x00]*"}}, "JSON": {"structured_outputs": {"json": ENDLESS}}}
+# JSON beside free text, which is another text, so that other drafts are accepted; and what masks cost by themselves: one at every
+# position of the very text that is written without them, the likeliest one. {side: (the side it is compared with, fields)}. (As
+# structured_outputs: a response_format would make the prompt longer.)
+DRAWN, LIKELIEST = {"temperature": 1.0, "ignore_eos": True}, {"temperature": 0.0}
+SIDES = {
+    "free": ("free", DRAWN),
+    "JSON": ("free", DRAWN | {"structured_outputs": {"json": ENDLESS}}),
+    "free, likeliest": ("free, likeliest", LIKELIEST),
+    "the same text under a mask": ("free, likeliest", LIKELIEST | {"structured_outputs": {"regex": "[^\\x00]*"}}),
+}
 
 
 def drafts(server):
@@ -104,26 +113,29 @@ def drafts(server):
 
 
 def compare_costs(server, rounds, concurrency, tokens):
-    """{side: (seconds a token, ratio to free, drafts verified a round, drafts accepted a round)}"""
-    costs, counts = {side: [] for side in SIDES}, {side: [0, 0, 0] for side in SIDES}
+    """{side: (seconds a token, ratio to what it is compared with, drafts verified a round, drafts accepted a round, its texts)}"""
+    costs, counts, texts = {side: [] for side in SIDES}, {side: [0, 0, 0] for side in SIDES}, {}
     for number in range(-1, rounds):
-        for side, fields in SIDES.items():
+        for side, (_, fields) in SIDES.items():
             before = drafts(server)
-            cost = cost_of(server, concurrency, tokens, fields)
+            if "ignore_eos" not in fields:
+                fields = fields | {"min_tokens": tokens}
+            cost, texts[side] = cost_of(server, concurrency, tokens, fields)
             after = drafts(server)
             if number >= 0:  # the first time constraints are compiled and masks are made
                 costs[side].append(cost)
                 counts[side] = [count + now - then for count, now, then in zip(counts[side], after, before)]
-    return {side: (statistics.median(found), statistics.median(cost / free for cost, free in zip(found, costs["free"])),
-                   *(count / max(1, counts[side][0]) for count in counts[side][1:])) for side, found in costs.items()}
+    return {side: (statistics.median(found), statistics.median(cost / free for cost, free in zip(found, costs[SIDES[side][0]])),
+                   *(count / max(1, counts[side][0]) for count in counts[side][1:]), texts[side]) for side, found in costs.items()}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--tokens", type=int, default=256, help="output tokens of a request whose cost is measured")
+    parser.add_argument("--tokens", type=int, default=128, help="output tokens of a request whose cost is measured")
     parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=1, help="compute threads of the server")
     parser.add_argument("--speculation", nargs="+", default=["on", "off"], help="on, off, or a number: always so many drafts")
     parser.add_argument("--binary", help="the program (build/release/deepinfer)")
     arguments = parser.parse_args()
@@ -132,7 +144,7 @@ def main():
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         for name, options in [(mode, {"on": (), "off": ("--spec", "off")}.get(mode, ("--spec", mode))) for mode in arguments.speculation]:
-            server = harness.Server(pathlib.Path(folder), *options)
+            server = harness.Server(pathlib.Path(folder), "--threads", str(arguments.threads), *options)
             if arguments.requests:
                 valid, faults = count_valid(server, arguments.requests, arguments.concurrency)
                 print(f"speculation {name}: {valid} of {arguments.requests} answers are valid", flush=True)
@@ -140,9 +152,12 @@ def main():
                     print("  " + fault)
                 failed = failed or bool(faults)
             if arguments.rounds:
-                for side, (cost, ratio, tried, taken) in compare_costs(server, arguments.rounds, arguments.concurrency, arguments.tokens).items():
-                    print(f"speculation {name}, {side}: {cost * 1e6:.0f} us of CPU time a token, {(ratio - 1) * 100:+.1f} %, "
-                          f"{taken:.2f} of {tried:.2f} drafts accepted a round", flush=True)
+                costs = compare_costs(server, arguments.rounds, arguments.concurrency, arguments.tokens)
+                for side, (cost, ratio, tried, taken, texts) in costs.items():
+                    beside = SIDES[side][0]
+                    same = sum(one == other for one, other in zip(texts, costs[beside][4]))
+                    print(f"speculation {name}, {side}: {cost * 1e6:.0f} us of CPU time a token, {taken:.2f} of {tried:.2f} drafts accepted a round"
+                          + (f", {(ratio - 1) * 100:+.1f} % beside {beside}, {same} of {len(texts)} texts equal" if side != beside else ""), flush=True)
             server.stop()
     return 1 if failed else 0
 

@@ -16,10 +16,10 @@ int32_t mask_threads() {
 
 }  // namespace
 
-DeviceStep::DeviceStep(Runner& runner, int32_t max_drafts)
+DeviceStep::DeviceStep(Runner& runner, int32_t max_drafts, int64_t mask_patience_ns)
     : runner_(runner),
       max_drafts_(max_drafts),
-      masks_(mask_threads(), runner.info().vocab_size),
+      masks_(mask_threads(), runner.info().vocab_size, mask_patience_ns),
       speculator_(runner, masks_, max_drafts),
       lanes_(static_cast<size_t>(runner.info().n_slots)) {}
 
@@ -31,11 +31,10 @@ void DeviceStep::fill_lanes(const StepInput& input) {
       lane.tokens.assign(rows.tokens.begin(), rows.tokens.end());
       lane.block_table.clear();
       lane.stopped = false;
-      const auto begin = static_cast<size_t>(lane.spec->prompt_tokens - lane.spec->constrained_prompt_tokens);
-      auto matcher =
-          make_matcher(lane.spec->constraint, lane.spec->stop.stop_token_ids, std::span(lane.tokens).subspan(begin));
-      lane.unmatched = !matcher;
-      lane.matcher = matcher ? std::move(*matcher) : std::nullopt;
+      lane.matcher = std::nullopt;
+      lane.matcher_due = lane.spec->constraint != nullptr;
+      lane.unmatched = lane.skipped = false;
+      lane.late_mask = nullptr;
       lane.window_save = nullptr;
       if (rows.window_load != nullptr) runner_.load_window(rows.slot, *rows.window_load);
       speculator_.forget(rows.slot);
@@ -148,7 +147,8 @@ void DeviceStep::build_chunks(const StepInput& input) {
     chunk.state_slot = rows.slot;
     chunk.block_table = lane.block_table;
     chunk.window_start = rows.window_start;
-    chunk.block_write_begin = rows.block_write_begin;
+    // What a skipped step stored may be shared by now.
+    chunk.block_write_begin = std::max(rows.block_write_begin, lane.skipped ? chunk.begin + 1 : 0);
     chunk.keep_begin = rows.keep_begin;
     chunk.masked = rows.masked;
     chunk.logits_begin = rows.prompt_logprobs         ? chunk.begin
@@ -173,7 +173,7 @@ Result<void> DeviceStep::forward(const StepInput& input) {
   }
   begin_masks(input);
   Result<LogitsView> logits = runner_.forward(chunks_, tags_);
-  filled_ = masks_.finish();
+  filled_ = masks_.finish(input.rows.size() > 1);
   logits_ = DI_TRY(std::move(logits));
   return {};
 }
@@ -192,12 +192,29 @@ void DeviceStep::begin_masks(const StepInput& input) {
   for (size_t i = 0; i < input.rows.size(); ++i) {
     const StepRows& rows = input.rows[i];
     Lane& lane = lanes_[static_cast<size_t>(rows.slot)];
-    if (!rows.sample || lane.stopped || !lane.constrained()) continue;
+    if (!rows.sample || lane.stopped) continue;
+    const int32_t drafts = rows.decode ? counts_[i] - 1 : 0;
+    make_due_matcher(lane, drafts);
+    if (!lane.constrained()) continue;
     MaskJob& job = jobs.emplace_back();
     job.matcher = &*lane.matcher;
-    if (rows.decode) job.draft = std::span(lane.tokens).last(static_cast<size_t>(counts_[i] - 1));
+    job.constraint = lane.spec->constraint.get();
+    job.draft = std::span(lane.tokens).last(static_cast<size_t>(drafts));
+    job.work = std::move(lane.late_mask);
   }
   masks_.begin(std::move(jobs));
+}
+
+// After the lane's tokens without its drafts. Not while its constraint is at work on a late mask.
+void DeviceStep::make_due_matcher(Lane& lane, int32_t drafts) {
+  if (!lane.matcher_due || masks_.busy(*lane.spec->constraint)) return;
+  const auto begin = static_cast<size_t>(lane.spec->prompt_tokens - lane.spec->constrained_prompt_tokens);
+  const auto end = lane.tokens.size() - static_cast<size_t>(drafts);
+  auto matcher = make_matcher(lane.spec->constraint, lane.spec->stop.stop_token_ids,
+                              std::span(lane.tokens).subspan(begin, end - begin));
+  lane.unmatched = !matcher;
+  lane.matcher = matcher ? std::move(*matcher) : std::nullopt;
+  lane.matcher_due = false;
 }
 
 void DeviceStep::clear_outputs(size_t groups) {
@@ -220,10 +237,16 @@ std::vector<RowsOutput> DeviceStep::sample(const StepInput& input, const SampleI
     const StepRows& rows = input.rows[i];
     Lane& lane = lanes_[static_cast<size_t>(rows.slot)];
     const bool masked = rows.sample && !lane.stopped && lane.constrained();
-    RowsOutput result = sample_rows(i, rows, lane, logits, masked ? &filled_[mask++] : nullptr);
-    const int32_t stay = rows.decode ? std::max<int32_t>(1, static_cast<int32_t>(result.tokens.size())) : rows.count;
+    const MaskJob* job = masked ? &filled_[mask++] : nullptr;
+    RowsOutput result = sample_rows(i, rows, lane, logits, job);
+    const int32_t stay = !rows.decode     ? rows.count
+                         : result.skipped ? 0
+                                          : std::max<int32_t>(1, static_cast<int32_t>(result.tokens.size()));
     result.window = save_window(rows, lane, first_position_[i] + stay);
-    if (rows.sample) {
+    lane.skipped = result.skipped;
+    if (result.skipped) {
+      skip(i, rows, lane, job);
+    } else if (rows.sample) {
       // A lane without a token (not finite, or ended before) goes on with any: its output is discarded.
       if (result.tokens.empty()) lane.tokens.push_back(0);
       accepted_[i] = std::max(0, static_cast<int32_t>(result.tokens.size()) - 1);
@@ -233,6 +256,15 @@ std::vector<RowsOutput> DeviceStep::sample(const StepInput& input, const SampleI
     out.push_back(std::move(result));
   }
   return out;
+}
+
+// The lane stays as it is, with its drafts; the next step computes the same rows.
+void DeviceStep::skip(size_t index, const StepRows& rows, Lane& lane, const MaskJob* mask) {
+  if (mask != nullptr) lane.late_mask = mask->work;
+  accepted_[index] = -1;
+  sampled_[index] = lane.tokens.back();
+  const std::vector<int32_t>& drafts = speculator_.drafts(rows.slot).tokens;
+  std::ranges::copy(drafts, drafts_.begin() + static_cast<std::ptrdiff_t>(index) * max_drafts_);
 }
 
 // `end`: positions that stay.
@@ -249,7 +281,7 @@ Result<void> DeviceStep::propose(const StepInput& input, std::vector<RowsOutput>
   for (size_t i = 0; i < input.rows.size(); ++i) {
     const StepRows& rows = input.rows[i];
     const Lane& lane = lanes_[static_cast<size_t>(rows.slot)];
-    if (!rows.sample || lane.stopped) continue;
+    if (!rows.sample || lane.stopped || lane.skipped) continue;
     requests.push_back({rows.slot, rows.sequence, lane.spec.get(), lane.tokens,
                         std::max(rows.window_start, rows.keep_begin), lane.constrained() ? &*lane.matcher : nullptr});
     groups.push_back(i);
@@ -285,6 +317,11 @@ RowsOutput DeviceStep::sample_rows(size_t index, const StepRows& rows, Lane& lan
   const LogitsView view{logits, count, logits_.stride};
   logits += logits_.stride * count;
   if (lane.stopped) return out;
+  if (lane.matcher_due || (mask != nullptr && mask->late)) {
+    lane.tokens.resize(lane.tokens.size() - static_cast<size_t>(count - 1));
+    out.skipped = true;
+    return out;
+  }
   if (lane.unmatched || (mask != nullptr && mask->failed)) {
     lane.tokens.resize(lane.tokens.size() - static_cast<size_t>(count - 1));
     out.failed = out.constraint_failed = lane.stopped = true;

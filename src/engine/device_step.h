@@ -80,7 +80,8 @@ struct RowsOutput {
   std::vector<float> next_confidences;  // of the drafts for the next step
   bool failed = false;                  // no finite logit was left
   bool constraint_failed = false;       // the constraint reached its limits, or leaves no token that is possible
-  kv::SwaEntryRef window;               // filled
+  bool skipped = false;    // its mask was late: no token, the next step computes the last position once more
+  kv::SwaEntryRef window;  // filled
 };
 
 struct StepOutput {
@@ -104,7 +105,10 @@ struct Lane {
   std::vector<int32_t> block_table;
   bool stopped = false;  // its last token was sampled: what is still in flight for it is discarded
   std::optional<structured::Matcher> matcher;  // after `tokens`
+  bool matcher_due = false;                    // to be made before the first mask
   bool unmatched = false;                      // the tokens it was filled with do not fit its constraint
+  std::shared_ptr<MaskWork> late_mask;         // of the last step, which went on without it
+  bool skipped = false;                        // the last step did: its positions are computed once more
 
   // After the end of the constrained text (ignore_eos) anything goes.
   bool constrained() const { return matcher && !matcher->terminated(); }
@@ -113,8 +117,8 @@ struct Lane {
 
 class DeviceStep {
  public:
-  // max_drafts: most drafts a sequence may verify in one step.
-  DeviceStep(Runner& runner, int32_t max_drafts);
+  // max_drafts: most drafts a sequence may verify in one step. mask_patience_ns: as in EngineOptions.
+  DeviceStep(Runner& runner, int32_t max_drafts, int64_t mask_patience_ns);
 
   // What the forward pass needs, from the lanes and the step before: no work of the backend. Then the pass itself.
   void prepare(const StepInput& input);
@@ -141,6 +145,8 @@ class DeviceStep {
   void hand_over_rows(const StepInput& input);
   void build_chunks(const StepInput& input);
   void begin_masks(const StepInput& input);
+  void make_due_matcher(Lane& lane, int32_t drafts);
+  void skip(size_t index, const StepRows& rows, Lane& lane, const MaskJob* mask);
   RowsOutput sample_rows(size_t index, const StepRows& rows, Lane& lane, float*& logits, const MaskJob* mask);
   void keep_tokens(Lane& lane, int32_t length, RowsOutput& out) const;
   void read_prompt_logprobs(const StepRows& rows, const Lane& lane, float*& logits, RowsOutput& out);
@@ -164,7 +170,7 @@ class DeviceStep {
   int32_t decode_rows_ = 0;
   int32_t prompt_rows_ = 0;
   // Outputs of the last step, by its row groups: what the next one is fed with.
-  std::vector<int32_t> accepted_;
+  std::vector<int32_t> accepted_;  // -1: nothing, not even its first position
   std::vector<int32_t> sampled_;
   std::vector<int32_t> drafts_;  // [groups, max_drafts]
 };

@@ -99,7 +99,7 @@ Engine::Engine(std::unique_ptr<Runner> runner, const EngineOptions& options, Eng
       windows_({options.reuse.window_memory_bytes, options.reuse.window_retention_ns}),
       rules_{runner_->info().window, info_.block_tokens, options.reuse.replay,
              options.reuse.replay ? kv::ReplayRules{}.lower_reach : INT32_MAX},
-      worker_(*runner_, planner_.drafts(), clock, options.trace) {
+      worker_(*runner_, planner_.drafts(), options.mask_patience_ns, clock, options.trace) {
   publish_stats();
   thread_ = std::thread([this] { run(); });
 }

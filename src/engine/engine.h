@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/queue.h"
 #include "engine/api.h"
+#include "engine/constraint.h"
 #include "engine/runner.h"
 #include "engine/schedule_record.h"
 #include "engine/scheduler.h"
@@ -59,7 +60,10 @@ struct EngineOptions {
   int64_t ttft_target_ms = 0;            // refuse what would wait longer for its prompt to be computed; 0: never
   bool async_scheduling = true;          // false: a step is handed out before the next is scheduled; the same tokens
   bool recompute_preempted = true;       // false: a sequence that loses its memory ends with kPreempted
-  double peak_flops = 0;                 // of the device per second, FP8 equivalents, for EngineStats; 0: unknown
+  // A mask that is not there so long after its step began is waited for no longer: its sequence sits this step out
+  // (structured-output.md §2.7). 0: none is waited for.
+  int64_t mask_patience_ns = kMaskPatienceNs;
+  double peak_flops = 0;  // of the device per second, FP8 equivalents, for EngineStats; 0: unknown
   SpeculationOptions speculation = {};
   Trace* trace = nullptr;  // this and the next must outlive the engine
   ScheduleRecorder* recorder = nullptr;

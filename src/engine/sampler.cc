@@ -158,7 +158,7 @@ void Sampler::keep_min_p(double min_p) {
   std::erase_if(kept_, [&](int32_t id) { return static_cast<double>(scaled_[static_cast<size_t>(id)]) < floor; });
 }
 
-bool Sampler::transform(std::span<const float> logits, const Transforms& transforms) {
+bool Sampler::transform(std::span<const float> logits, const Transforms& transforms, std::span<const int32_t> ids) {
   const auto inverse = static_cast<float>(1.0 / transforms.temperature);
   const size_t n = logits.size();
   scaled_.resize(n);
@@ -202,6 +202,9 @@ bool Sampler::transform(std::span<const float> logits, const Transforms& transfo
   for (size_t i = 0; i < kept; ++i) {
     logprobs_[i] = static_cast<float>(static_cast<double>(scaled_[i] - largest) - log_total);
   }
+  if (!ids.empty()) {
+    for (int32_t& id : kept_) id = ids[static_cast<size_t>(id)];
+  }
   return true;
 }
 
@@ -218,7 +221,7 @@ int32_t Sampler::draw(double u) const {
 }
 
 std::optional<OutputToken> Sampler::sample(std::span<const float> logits, const SamplingParams& params,
-                                           int64_t position) {
+                                           int64_t position, std::span<const int32_t> ids) {
   OutputToken out;
   const bool greedy = params.temperature < kGreedyTemperature;
   if (greedy) {
@@ -226,11 +229,12 @@ std::optional<OutputToken> Sampler::sample(std::span<const float> logits, const 
     const float best = largest_of(logits, has_nan);
     if (has_nan || !std::isfinite(best)) return std::nullopt;
     out.token = static_cast<int32_t>(std::find(logits.begin(), logits.end(), best) - logits.begin());
+    if (!ids.empty()) out.token = ids[static_cast<size_t>(out.token)];
     if (!params.logprobs) return out;
   }
   const Transforms transforms = greedy ? Transforms{.temperature = kGreedyTemperature}
                                        : Transforms{params.temperature, params.top_p, params.top_k, params.min_p};
-  if (!transform(logits, transforms)) return std::nullopt;
+  if (!transform(logits, transforms, ids)) return std::nullopt;
   if (!greedy) out.token = draw(counter_uniform(params.seed, position, DrawKind::kSample));
   if (!params.logprobs) return out;
 

@@ -40,7 +40,9 @@ class Sampler {
  public:
   // `position`: index that the sampled token will have in its sequence (engine.md §5.4). Nothing when no finite
   // logit is left or one is NaN.
-  std::optional<OutputToken> sample(std::span<const float> logits, const SamplingParams& params, int64_t position);
+  // `ids`, ascending: whose logits these are, all others being ruled out; empty: all. Not with logprobs.
+  std::optional<OutputToken> sample(std::span<const float> logits, const SamplingParams& params, int64_t position,
+                                    std::span<const int32_t> ids = {});
 
   // How probable `token` is by softmax(logits) (temperature 1, nothing pruned), with the `top` most probable ones. NaN
   // and -inf count as pruned.
@@ -51,7 +53,7 @@ class Sampler {
   std::span<const int32_t> survivors() const { return kept_; }
   std::span<const float> survivor_logprobs() const { return logprobs_; }
   // The transforms alone, without the rule for greedy rows. False when no finite logit is left or one is NaN.
-  bool transform(std::span<const float> logits, const Transforms& transforms);
+  bool transform(std::span<const float> logits, const Transforms& transforms, std::span<const int32_t> ids = {});
   // Fills in the log-probability of out.token, the `top` best and `also`, from survivors(). vocab: ids there are.
   void describe(OutputToken& out, int32_t top, size_t vocab, std::span<const int32_t> also = {});
   // Draws from survivors(): the first id whose cumulated probability exceeds u times the total.

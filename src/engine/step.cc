@@ -217,6 +217,10 @@ void Engine::process_rows(const Launched::Rows& rows, RowsOutput& output) {
   }
   seq.pending -= 1 + scheduler_.max_drafts;
   --seq.steps_pending;
+  if (output.skipped) {
+    seq.computed = seq.length() - 1 + seq.pending;
+    return;
+  }
   count_drafts(seq, output);
   if (output.constraint_failed) {
     seq.constraint_failed = true;

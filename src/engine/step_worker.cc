@@ -21,8 +21,8 @@ Result<void> guarded(const Body& body) {
 
 }  // namespace
 
-StepWorker::StepWorker(Runner& runner, int32_t max_drafts, const Clock& clock, Trace* trace)
-    : clock_(clock), trace_(trace), device_(runner, max_drafts), thread_([this] {
+StepWorker::StepWorker(Runner& runner, int32_t max_drafts, int64_t mask_patience_ns, const Clock& clock, Trace* trace)
+    : clock_(clock), trace_(trace), device_(runner, max_drafts, mask_patience_ns), thread_([this] {
         pthread_setname_np(pthread_self(), "di-device");
         run();
       }) {}

@@ -21,8 +21,8 @@ namespace di::engine {
 
 class StepWorker {
  public:
-  // trace may be null; runner, clock and trace must outlive the worker.
-  StepWorker(Runner& runner, int32_t max_drafts, const Clock& clock, Trace* trace);
+  // trace may be null; runner, clock and trace must outlive the worker. mask_patience_ns: as in EngineOptions.
+  StepWorker(Runner& runner, int32_t max_drafts, int64_t mask_patience_ns, const Clock& clock, Trace* trace);
   // Runs what was launched to its end; interrupt the runner first to make that soon.
   ~StepWorker();
   StepWorker(const StepWorker&) = delete;

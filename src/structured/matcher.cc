@@ -21,8 +21,7 @@ Matcher::Matcher(CompiledRef compiled, std::vector<TokenId> stop_tokens)
   const TokenId eos = c.vocabulary->specials().eos;
   if (eos >= 0) stop_tokens_.push_back(eos);
   std::ranges::sort(stop_tokens_);
-  const std::lock_guard lock(c.mutex);
-  history_.push_back({c.parser->start(), false});
+  history_.push_back({c.parser->start(), false});  // known since it was compiled
 }
 
 Matcher Matcher::branch() const {

@@ -38,6 +38,13 @@ class OutputCollector {
     changed_.wait(lock, [&] { return open_ == 0; });
     return choices_[static_cast<size_t>(choice)];
   }
+  // Of all choices so far.
+  size_t tokens() {
+    const std::lock_guard lock(mutex_);
+    size_t n = 0;
+    for (const Choice& choice : choices_) n += choice.tokens.size();
+    return n;
+  }
   void wait_for_tokens(size_t n) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return choices_[0].tokens.size() >= n || open_ == 0; });

@@ -240,13 +240,14 @@ TEST(Constraint, ControlTokensAreMaskedAndNamedOnesAreNot) {
 TEST(Constraint, RowsOfADraftAreTheMasksStepByStep) {
   const auto c = compiled(ConstraintKind::kRegex, "[ab]{3}c");
   const int32_t vocab = byte_vocabulary()->size();
-  MaskFiller filler(2, vocab);
+  MaskFiller filler(2, vocab, 60 * kNsPerSecond);
   std::vector<structured::Matcher> matchers(5, structured::Matcher(c));
   const std::vector<std::vector<int32_t>> drafts = {
       {}, {'a'}, {'a', 'b', 'a'}, {'a', 'c', 'a'}, {'a', 'b', 'b', 'c', kEos}};
   std::vector<MaskJob> jobs(5);
   for (size_t i = 0; i < 5; ++i) {
     jobs[i].matcher = &matchers[i];
+    jobs[i].constraint = c.get();
     jobs[i].draft = drafts[i];
   }
   filler.begin(jobs);

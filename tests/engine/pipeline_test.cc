@@ -144,7 +144,7 @@ TEST(PipelineDeathTest, WaitingBetweenForwardAndSampleAborts) {
   EXPECT_DEATH(
       {
         const auto runner = make_mock_runner({.step_ns = 0}, clock);
-        StepWorker worker(*runner, 0, clock, nullptr);
+        StepWorker worker(*runner, 0, 0, clock, nullptr);
         worker.launch_forward(StepInput{.step = 1, .rows = {}, .block_copies = {}, .slot_copies = {}});
         worker.wait();
       },

@@ -3,7 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <mutex>
 #include <random>
+#include <thread>
 
 #include "base/thread_pool.h"
 #include "engine/collector.h"
@@ -11,6 +16,7 @@
 #include "engine/model_runner.h"
 #include "kernels/cpu/cpu.h"
 #include "model/fixture.h"
+#include "structured/compiled.h"
 #include "support/token_texts.h"
 
 namespace di::engine {
@@ -32,7 +38,9 @@ struct Ran {
   EngineStats stats;
 };
 
-Ran run(const std::vector<GenerateRequest>& requests, SpeculationMode mode, bool async) {
+// at_work: called while the requests run.
+Ran run(const std::vector<GenerateRequest>& requests, SpeculationMode mode, bool async,
+        const std::function<void(OutputCollector&)>& at_work = {}) {
   Backend backend;
   const SystemClock clock;
   ModelRunnerOptions options;
@@ -54,6 +62,7 @@ Ran run(const std::vector<GenerateRequest>& requests, SpeculationMode mode, bool
     collectors.push_back(std::make_unique<OutputCollector>());
     EXPECT_TRUE(engine->submit(r, collectors.back()->sink()));
   }
+  if (at_work) at_work(*collectors[0]);
   Ran out;
   for (const auto& c : collectors) out.tokens.push_back(c->wait().tokens);
   out.stats = engine->stats();
@@ -93,6 +102,36 @@ TEST(SpeculationOnTheModel, GreedyOutputIsThatWithoutIt) {
     EXPECT_GT(speculative.stats.speculation.accepted, 10U);
     EXPECT_EQ(to_string(speculative.stats.speculation.state), "active");
     EXPECT_LT(speculative.stats.steps, plain.stats.steps);
+  }
+}
+
+// A constraint that is locked for a while, at any place of the text: steps are sat out and their rows computed again.
+TEST(SpeculationOnTheModel, LateMasksChangeNoText) {
+  std::ifstream file(tiny() + "/tokenizer.json");
+  const std::string json{std::istreambuf_iterator<char>(file), {}};
+  const auto vocabulary = structured::Vocabulary::from_tokenizer_json(json).value();
+  std::vector<GenerateRequest> requests = prompts(3);
+  for (size_t i = 0; i < 2; ++i) {
+    requests[i].constraint =
+        structured::compile(
+            vocabulary,
+            {.kind = structured::ConstraintKind::kRegex, .payload = "[^\\x00]*", .options = {}, .or_tools = {}})
+            .value();
+  }
+  std::mutex& mutex = requests[0].constraint->impl().mutex;
+  for (const auto& [mode, async] : {std::pair{SpeculationMode::kOff, true}, std::pair{SpeculationMode::kFixed, false},
+                                    std::pair{SpeculationMode::kFixed, true}}) {
+    const Ran expected = run(requests, mode, async);
+    const Ran ran = run(requests, mode, async, [&](OutputCollector& first) {
+      for (size_t n = 0; n < 20; n += 5) {
+        first.wait_for_tokens(n);
+        const std::lock_guard lock(mutex);
+        const SystemClock clock;
+        const int64_t until = clock.now_ns() + 40 * kNsPerMs;
+        while (clock.now_ns() < until) std::this_thread::yield();
+      }
+    });
+    EXPECT_EQ(ran.tokens, expected.tokens);
   }
 }
 

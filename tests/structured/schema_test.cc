@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "structured/fixture.h"
@@ -188,6 +189,24 @@ TEST(Schema, AnyOrderKeepsRequiredAndUnique) {
   EXPECT_TRUE(takes(one, "{\"x\": null, \"a\": 1, \"y\": null}"));
   EXPECT_FALSE(takes(one, "{\"x\": null}"));
   EXPECT_FALSE(takes(one, "{\"a\": 1, \"x\": null, \"a\": 1}"));
+}
+
+// Members of the node first where its `properties` stand first, then those of the alternative (structured-output.md
+// §4.5).
+TEST(Schema, MembersOfAlternativesComeBehindThoseOfTheNode) {
+  const std::string own =
+      R"("properties":{"op":{"enum":["add","drop"]},"at":{"type":"integer"}},"required":["op","at"])";
+  const std::string add = R"({"properties":{"op":{"const":"add"},"value":{"type":"null"}},"required":["value"]})";
+  const std::string drop = R"({"properties":{"op":{"const":"drop"}}})";
+  for (const std::string key : {"anyOf", "oneOf"}) {
+    const auto behind = schema(fmt::format(R"({{"type":"object",{},"{}":[{},{}]}})", own, key, add, drop));
+    EXPECT_TRUE(takes(behind, R"({"op": "add", "at": 1, "value": null})")) << key;
+    EXPECT_FALSE(takes(behind, R"({"op": "add", "value": null, "at": 1})")) << key;
+    EXPECT_TRUE(takes(behind, R"({"op": "drop", "at": 1})")) << key;
+    EXPECT_FALSE(takes(behind, R"({"op": "add", "at": 1})")) << key;
+    const auto before = schema(fmt::format(R"({{"type":"object","{}":[{},{}],{}}})", key, add, drop, own));
+    EXPECT_TRUE(takes(before, R"({"op": "add", "value": null, "at": 1})")) << key;
+  }
 }
 
 TEST(Schema, WhitespacePolicies) {

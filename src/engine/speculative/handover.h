@@ -10,7 +10,7 @@ namespace di::engine {
 
 // What the previous step left, per sequence of it.
 struct StepOutputs {
-  std::span<const int32_t> accepted;  // drafts accepted, 0..drafts
+  std::span<const int32_t> accepted;  // drafts accepted, 0..drafts; -1: nothing, the same rows again
   std::span<const int32_t> sampled;   // the last token
   std::span<const int32_t> drafts;    // [sequences, n_drafts], the next round's
   int32_t n_drafts = 0;

@@ -72,18 +72,24 @@ std::vector<int32_t> Speculator::share_rows(int32_t total, std::span<const int32
   return allocate_rows(total, remap, confidences, max_drafts_);
 }
 
-std::span<const float> Speculator::processed(std::span<const float> logits, const SequenceSpec& spec,
-                                             std::span<const int32_t> tokens, const MaskJob* masks, size_t row) {
+Speculator::Row Speculator::processed(std::span<const float> logits, const SequenceSpec& spec,
+                                      std::span<const int32_t> tokens, const MaskJob* masks, size_t row) {
   const int64_t output_tokens = static_cast<int64_t>(tokens.size()) - spec.prompt_tokens;
-  if (masks == nullptr && !has_processors(spec, output_tokens)) return logits;
-  row_.assign(logits.begin(), logits.end());
+  const bool processors = has_processors(spec, output_tokens);
+  if (masks == nullptr && !processors) return {logits, {}};
   // A constrained text ends before min_tokens, or although the end is to be ignored, only where nothing else is left.
   const bool always = masks != nullptr && spec.stop.ignore_eos;
   const std::vector<int32_t> early = ruled_out_tokens(spec.stop, always ? -1 : output_tokens);
+  if (!processors && !spec.sampling.logprobs && sparse_mask(masks->row(row), logits.size(), early, ids_)) {
+    row_.clear();
+    for (const int32_t id : ids_) row_.push_back(logits[static_cast<size_t>(id)]);
+    return {row_, ids_};
+  }
+  row_.assign(logits.begin(), logits.end());
   apply_processors(row_, spec.sampling, tokens, spec.prompt_tokens,
                    masks == nullptr ? early : std::span<const int32_t>());
   if (masks != nullptr) apply_mask(row_, masks->row(row), early);
-  return row_;
+  return {row_, {}};
 }
 
 VerifiedRows Speculator::verify(int32_t slot, const SequenceSpec& spec, std::span<const int32_t> tokens, int32_t rows,
@@ -96,17 +102,16 @@ VerifiedRows Speculator::verify(int32_t slot, const SequenceSpec& spec, std::spa
   const size_t before = tokens.size() - static_cast<size_t>(rows - 1);  // with the last token that was handed out
   for (int32_t r = 0; r < rows; ++r) {
     const auto at = static_cast<size_t>(r);
-    const std::span<const float> row =
-        processed({logits.data + r * logits.stride, vocab}, spec, tokens.first(before + at), masks, at);
+    const Row row = processed({logits.data + r * logits.stride, vocab}, spec, tokens.first(before + at), masks, at);
     const auto index = static_cast<int64_t>(before) + r;  // of the token in the text
     const int64_t position = alone ? index : row_position(static_cast<int64_t>(before), r);
     std::optional<OutputToken> token;
     RowVerdict verdict;
     const bool last = r == rows - 1;
     if (alone || last) {
-      token = sampler_.sample(row, params, position);
+      token = sampler_.sample(row.logits, params, position, row.ids);
       if (token && !last) verdict = Verifier::verify_choice(token->token, lane.tokens[at]);
-    } else if (sampler_.transform(row, transforms_of(params))) {
+    } else if (sampler_.transform(row.logits, transforms_of(params), row.ids)) {
       verdict = verifier_.verify(sampler_, lane.q[at], lane.tokens[at], params.seed, position);
       token = OutputToken{verdict.token, 0, {}};
       if (params.logprobs) sampler_.describe(*token, params.top_logprobs, vocab, params.logprob_token_ids);
@@ -134,7 +139,7 @@ bool Speculator::sample_draft(const DraftRequest& request, std::span<const float
   const SequenceSpec& spec = *request.spec;
   if (!std::isfinite(confidence)) return false;
   const size_t length = request.tokens.size() + lane.tokens.size();
-  std::span<const float> row = logits;
+  Row row = {logits, {}};
   if (mask != nullptr || has_processors(spec, static_cast<int64_t>(length) - spec.prompt_tokens)) {
     text_.assign(request.tokens.begin(), request.tokens.end());
     text_.insert(text_.end(), lane.tokens.begin(), lane.tokens.end());
@@ -143,12 +148,12 @@ bool Speculator::sample_draft(const DraftRequest& request, std::span<const float
   if (spec.sampling.temperature < kGreedyTemperature) {
     SamplingParams params = {};
     params.temperature = 0;
-    const std::optional<OutputToken> token = sampler_.sample(row, params, 0);
+    const std::optional<OutputToken> token = sampler_.sample(row.logits, params, 0, row.ids);
     if (!token) return false;
     lane.tokens.push_back(token->token);
     lane.q.emplace_back();
   } else {
-    if (!sampler_.transform(row, transforms_of(spec.sampling))) return false;
+    if (!sampler_.transform(row.logits, transforms_of(spec.sampling), row.ids)) return false;
     Distribution& q = lane.q.emplace_back();
     const bool alone = chooses_alone(spec.sampling);
     if (!alone) q.assign(sampler_);
@@ -163,7 +168,10 @@ bool Speculator::sample_draft(const DraftRequest& request, std::span<const float
 void Speculator::begin_masks() {
   std::vector<MaskJob> jobs;
   for (Text& text : texts_) {
-    if (text.open && text.matcher) jobs.emplace_back().matcher = &*text.matcher;
+    if (!text.open || !text.matcher) continue;
+    MaskJob& job = jobs.emplace_back();
+    job.matcher = &*text.matcher;
+    job.constraint = text.constraint;
   }
   masks_.begin(std::move(jobs));
 }
@@ -178,7 +186,9 @@ Result<void> Speculator::propose(std::span<const DraftRequest> requests) {
     starts.push_back({r.sequence, r.tokens.back(), static_cast<int32_t>(r.tokens.size()) - 2, r.slot, r.window_start});
     previous_.push_back(r.tokens.back());
     Text& text = texts_.emplace_back();
-    if (r.matcher != nullptr) text.matcher = r.matcher->branch();
+    if (r.matcher == nullptr) continue;
+    text.matcher = r.matcher->branch();
+    text.constraint = r.spec->constraint.get();
   }
   const struct Finish {  // also when the runner fails
     MaskFiller& masks;
@@ -207,7 +217,9 @@ void Speculator::draw_drafts(std::span<const DraftRequest> requests, const Logit
     LaneDrafts& lane = lanes_[static_cast<size_t>(r.slot)];
     const float* row = logits.data + static_cast<int64_t>(i) * logits.stride;
     // A mask that reached a limit ends the drafts only: if the text itself gets there, it ends too.
-    text.open = (job == nullptr || !job->failed) && sample_draft(r, {row, vocab}, confidences_[i], job, lane);
+    // Nor does it wait for one that is late.
+    text.open =
+        (job == nullptr || !(job->failed || job->late)) && sample_draft(r, {row, vocab}, confidences_[i], job, lane);
     if (!text.open) continue;
     previous_[i] = lane.tokens.back();
     // Nothing behind the end of the text: what comes there, if anything, is no longer the constraint's.

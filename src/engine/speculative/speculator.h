@@ -79,14 +79,20 @@ class Speculator {
   // A request's text with its drafts so far.
   struct Text {
     std::optional<structured::Matcher> matcher;  // nothing: not constrained
-    bool open = true;                            // more drafts may follow
+    const structured::Compiled* constraint = nullptr;
+    bool open = true;  // more drafts may follow
   };
   bool sample_draft(const DraftRequest& request, std::span<const float> logits, float confidence, const MaskJob* mask,
                     LaneDrafts& lane);
   void begin_masks();
   void draw_drafts(std::span<const DraftRequest> requests, const LogitsView& logits);
-  std::span<const float> processed(std::span<const float> logits, const SequenceSpec& spec,
-                                   std::span<const int32_t> tokens, const MaskJob* masks, size_t row);
+  // What a row is drawn from: logits, of the tokens `ids` only unless there are none.
+  struct Row {
+    std::span<const float> logits;
+    std::span<const int32_t> ids;
+  };
+  Row processed(std::span<const float> logits, const SequenceSpec& spec, std::span<const int32_t> tokens,
+                const MaskJob* masks, size_t row);
 
   Runner& runner_;
   MaskFiller& masks_;
@@ -95,6 +101,7 @@ class Speculator {
   Verifier verifier_;
   std::vector<LaneDrafts> lanes_;  // [slots]
   std::vector<float> row_;
+  std::vector<int32_t> ids_;
   std::vector<int32_t> text_;
   std::vector<int32_t> previous_;
   std::vector<float> confidences_;

@@ -121,9 +121,9 @@ void Schema::apply_one_of(const Value& node, const Value& branches, Lang& lang) 
   for (const Value& v : branches.items) {
     const ExprId e = schema(v);
     if (failed()) return;
-    langs.push_back(unfold(e));
-    // What the siblings refuse need not be told apart.
-    intersect(langs.back(), lang);
+    // What the siblings refuse need not be told apart. Members of theirs come first.
+    langs.push_back(lang);
+    intersect(langs.back(), unfold(e));
   }
   Lang out;
   for (size_t i = 0; i < n && !failed(); ++i) {
