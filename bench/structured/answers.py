@@ -97,7 +97,7 @@ def cost_of(server, concurrency, tokens, fields):
 
 
 # JSON beside free text, which is another text, so that other drafts are accepted; and what masks cost by themselves: one at every
-# position of the very text that is written without them, the likeliest one. {side: (the side it is compared with, fields)}. (As
+# position of the very text that is written without them, the likeliest one, which ends by itself. {side: (the side it is compared with, fields)}. (As
 # structured_outputs: a response_format would make the prompt longer.)
 DRAWN, LIKELIEST = {"temperature": 1.0, "ignore_eos": True}, {"temperature": 0.0}
 SIDES = {
@@ -118,8 +118,6 @@ def compare_costs(server, rounds, concurrency, tokens):
     for number in range(-1, rounds):
         for side, (_, fields) in SIDES.items():
             before = drafts(server)
-            if "ignore_eos" not in fields:
-                fields = fields | {"min_tokens": tokens}
             cost, texts[side] = cost_of(server, concurrency, tokens, fields)
             after = drafts(server)
             if number >= 0:  # the first time constraints are compiled and masks are made
