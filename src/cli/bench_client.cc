@@ -1,8 +1,5 @@
 #include "cli/bench_client.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -10,114 +7,22 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
-#include <deque>
+#include <functional>
 #include <memory>
+#include <queue>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/cpu_time.h"
 #include "base/json.h"
+#include "cli/stream_check.h"
 
 namespace di::cli {
 namespace {
 
-Result<sockaddr_in> address_of(const std::string& host, uint16_t port) {
-  addrinfo hints{};
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0 || found == nullptr)
-    return fail(Errc::kUnavailable, "cannot resolve {}", host);
-  sockaddr_in address = *reinterpret_cast<sockaddr_in*>(found->ai_addr);  // NOLINT: the socket API
-  freeaddrinfo(found);
-  address.sin_port = htons(port);
-  return address;
-}
-
-const sockaddr* as_sockaddr(const sockaddr_in& address) {
-  return reinterpret_cast<const sockaddr*>(&address);  // NOLINT: the socket API
-}
-
-// Reads an HTTP/1.1 response piece by piece; hands the body's bytes on.
-class ResponseReader {
- public:
-  int status() const { return status_; }
-  bool done() const { return done_; }
-  bool broken() const { return broken_; }
-  void reset() { *this = ResponseReader(); }
-
-  template <class Sink>
-  void feed(std::string_view data, const Sink& body) {
-    pending_.append(data);
-    while (!done_ && !broken_ && step(body)) {
-    }
-  }
-
- private:
-  template <class Sink>
-  bool step(const Sink& body) {
-    if (!head_) return read_head();
-    if (!chunked_) {
-      const size_t take = std::min<size_t>(pending_.size(), left_);
-      if (take > 0) body(std::string_view(pending_).substr(0, take));
-      consume(take);
-      left_ -= take;
-      done_ = left_ == 0;
-      return false;
-    }
-    if (in_chunk_) {
-      if (pending_.size() < left_ + 2) return false;
-      body(std::string_view(pending_).substr(0, left_));
-      consume(left_ + 2);
-      in_chunk_ = false;
-      return true;
-    }
-    const size_t end = pending_.find("\r\n");
-    if (end == std::string::npos) return false;
-    size_t size = 0;
-    if (std::from_chars(pending_.data(), pending_.data() + end, size, 16).ec != std::errc()) broken_ = true;
-    consume(end + 2);
-    left_ = size;
-    in_chunk_ = size > 0;
-    if (size == 0) done_ = true;
-    return true;
-  }
-
-  bool read_head() {
-    const size_t end = pending_.find("\r\n\r\n");
-    if (end == std::string::npos) return false;
-    std::string head = pending_.substr(0, end);
-    consume(end + 4);
-    std::transform(head.begin(), head.end(), head.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    if (head.size() < 12 || std::from_chars(head.data() + 9, head.data() + 12, status_).ec != std::errc()) {
-      broken_ = true;
-      return false;
-    }
-    if (status_ == 100) return true;
-    head_ = true;
-    chunked_ = head.find("transfer-encoding: chunked") != std::string::npos;
-    const size_t length = head.find("content-length: ");
-    if (!chunked_ && length != std::string::npos)
-      std::from_chars(head.data() + length + 16, head.data() + head.size(), left_);
-    if (!chunked_ && left_ == 0) done_ = true;
-    return true;
-  }
-
-  void consume(size_t n) { pending_.erase(0, n); }
-
-  std::string pending_;
-  bool head_ = false;
-  bool chunked_ = false;
-  bool in_chunk_ = false;
-  bool done_ = false;
-  bool broken_ = false;
-  size_t left_ = 0;
-  int status_ = 0;
-};
-
-bool has_text(const Json& event, std::string& text) {
+// `answer`: it is no reasoning.
+bool has_text(const Json& event, std::string& text, bool& answer) {
+  answer = true;
   const auto take = [&](const Json* value) {
     if (value == nullptr || !value->is_string() || value->as_string().empty()) return false;
     text = value->as_string();
@@ -127,13 +32,16 @@ bool has_text(const Json& event, std::string& text) {
     const Json& choice = choices->as_array()[0];
     const Json* delta = choice.find_value("delta");
     if (delta == nullptr) return take(choice.find_value("text"));
-    if (take(delta->find_value("content")) || take(delta->find_value("reasoning_content"))) return true;
+    if (take(delta->find_value("content"))) return true;
+    answer = false;
+    if (take(delta->find_value("reasoning_content"))) return true;
     return delta->find_value("tool_calls") != nullptr;
   }
   if (const Json* delta = event.find_value("delta")) {
     if (delta->is_string()) return take(delta);
     for (const char* key : {"text", "thinking", "partial_json"}) {
       if (take(delta->find_value(key))) return true;
+      answer = false;
     }
   }
   return false;
@@ -152,7 +60,9 @@ void read_usage(const Json& event, LoadResult& result) {
     if (value == nullptr) value = usage->find_value(b);
     return value == nullptr ? int64_t{0} : value->to_i64().value_or(0);
   };
-  const int64_t prompt = number("prompt_tokens", "input_tokens");
+  // Messages count what came from the cache apart.
+  const int64_t prompt = number("prompt_tokens", "input_tokens") + number("cache_read_input_tokens", "") +
+                         number("cache_creation_input_tokens", "");
   if (prompt > 0) result.prompt_tokens = prompt;
   const int64_t output = number("completion_tokens", "output_tokens");
   if (output > 0) result.output_tokens = output;
@@ -172,14 +82,23 @@ struct Connection {
   std::string body;       // of an error, or of a whole answer
   bool finished = false;  // the stream's last event was seen
   bool is_stream = false;
+  StreamCheck check;
 };
 
 class Load {
  public:
-  Load(const LoadOptions& options, const std::vector<LoadRequest>& requests, sockaddr_in address)
+  Load(const LoadOptions& options, const std::vector<LoadRequest>& requests, const HttpAddress& address)
       : options_(options), requests_(requests), address_(address), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
     report_.results.resize(requests.size());
-    for (size_t i = 0; i < requests.size(); ++i) report_.results[i].prompt_tokens = requests[i].prompt_tokens;
+    follower_.assign(requests.size(), SIZE_MAX);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      report_.results[i].prompt_tokens = requests[i].prompt_tokens;
+      if (requests[i].after < 0) {
+        due_.emplace(requests[i].send_at_ns, i);
+      } else {
+        follower_[static_cast<size_t>(requests[i].after)] = i;
+      }
+    }
   }
   ~Load() {
     for (const auto& connection : connections_) {
@@ -205,6 +124,12 @@ class Load {
     for (const LoadResult& result : report_.results) end = std::max(end, result.end_ns);
     report_.duration_ns = end;
     report_.client_cpu_s = process_cpu_seconds() - cpu;
+    if (!lags_.empty()) {
+      const auto p99 = lags_.begin() + static_cast<std::ptrdiff_t>(lags_.size() * 99 / 100);
+      std::nth_element(lags_.begin(), p99, lags_.end());
+      report_.p99_lag_ns = *p99;
+      report_.max_lag_ns = *std::max_element(p99, lags_.end());
+    }
     return std::move(report_);
   }
 
@@ -232,11 +157,12 @@ class Load {
     connection.event.clear();
     connection.body.clear();
     connection.finished = connection.is_stream = false;
+    connection.check = StreamCheck();
     if (connection.fd < 0) {
       connection.fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
       const int on = 1;
       setsockopt(connection.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-      connect(connection.fd, as_sockaddr(address_), sizeof address_);
+      address_.connect(connection.fd);
       epoll_event event{};
       event.events = EPOLLIN | EPOLLOUT;
       event.data.ptr = &connection;
@@ -262,25 +188,30 @@ class Load {
     epoll_ctl(epoll_, EPOLL_CTL_MOD, connection.fd, &event);
   }
 
+  bool has_place() const { return options_.max_concurrency == 0 || running_ < options_.max_concurrency; }
+
   void start_due() {
-    while (next_ < requests_.size()) {
-      const LoadRequest& request = requests_[next_];
+    while (!due_.empty() && has_place()) {
+      const auto [due, index] = due_.top();
       const int64_t at = now();
-      if (request.send_at_ns > at) return;
-      if (options_.max_concurrency > 0 && running_ >= options_.max_concurrency) return;
-      if (request.send_at_ns > 0 && (options_.max_concurrency == 0 || running_ < options_.max_concurrency))
-        report_.max_lag_ns = std::max(report_.max_lag_ns, waited_for_place_ ? 0 : at - request.send_at_ns);
+      if (due > at) return;
+      due_.pop();
+      if (due > 0 && !waited_for_place_) lags_.push_back(at - due);
+      const LoadRequest& request = requests_[index];
       Connection& connection = *connection_for(false);
-      connection.request = next_;
-      report_.results[next_].sent_ns = at;
-      ++next_;
+      connection.request = index;
+      report_.results[index].due_ns = due;
+      report_.results[index].sent_ns = at;
       ++running_;
       report_.peak_concurrency = std::max<int64_t>(report_.peak_concurrency, running_);
+      const std::string body = request.after < 0
+                                   ? request.body
+                                   : options_.next_body(index, report_.results[static_cast<size_t>(request.after)]);
       std::string bytes =
           fmt::format("POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n",
-                      request.path, options_.host, request.body.size());
+                      request.path, options_.host, body.size());
       for (const std::string& header : options_.headers) bytes += header + "\r\n";
-      begin(connection, bytes + "\r\n" + request.body);
+      begin(connection, bytes + "\r\n" + body);
     }
   }
 
@@ -312,10 +243,9 @@ class Load {
     const auto until = [&](int64_t at) {
       timeout_ms = static_cast<int>(std::clamp<int64_t>((at - now()) / kNsPerMs, 0, timeout_ms));
     };
-    if (next_ < requests_.size() && (options_.max_concurrency == 0 || running_ < options_.max_concurrency))
-      until(requests_[next_].send_at_ns);
+    if (!due_.empty() && has_place()) until(due_.top().first);
     if (options_.probe_interval_ns > 0 && !probing_) until(next_probe_ns_);
-    waited_for_place_ = options_.max_concurrency > 0 && running_ >= options_.max_concurrency;
+    waited_for_place_ = !has_place();
     epoll_event events[256];
     const int n = epoll_wait(epoll_, events, 256, timeout_ms);
     const int64_t turn = now();
@@ -330,7 +260,7 @@ class Load {
       if ((events[i].events & EPOLLOUT) != 0) flush(connection);
       if (connection.fd >= 0 && (events[i].events & EPOLLIN) != 0) receive(connection);
     }
-    if (n > 0) report_.max_lag_ns = std::max(report_.max_lag_ns, now() - turn);
+    if (n > 0) lags_.push_back(now() - turn);
   }
 
   void receive(Connection& connection) {
@@ -369,16 +299,19 @@ class Load {
     connection.is_stream = true;
     if (text == "[DONE]") {
       connection.finished = true;
+      if (options_.verify) connection.check.done();
       return;
     }
     // Reading every chunk as JSON costs most of the client's time: it is needed for its text, its usage and its form.
     const bool has_usage = text.find("\"usage\":{") != std::string_view::npos;
     std::string piece;
+    bool answer = false;
     const Result<Json> json = parse_json(text);
     if (!json) {
       result.error = "an event is no JSON: " + json.error().message;
       return;
     }
+    if (options_.verify) connection.check.take(*json);
     if (json->find_value("error") != nullptr && json->find_value("choices") == nullptr)
       result.error = "error in the stream: " + std::string(text.substr(0, 200));
     const Json* type = json->find_value("type");
@@ -388,12 +321,13 @@ class Load {
         connection.finished = true;
     }
     if (has_usage) read_usage(*json, result);
-    if (!has_text(*json, piece)) return;
+    if (!has_text(*json, piece, answer)) return;
     const int64_t at = now();
     if (result.chunks == 0) result.first_ns = at;
     ++result.chunks;
     result.chunk_ns.push_back(at);
     if (options_.keep_text) result.text += piece;
+    if (answer && follower_[connection.request] != SIZE_MAX) result.answer += piece;
   }
 
   void complete(Connection& connection) {
@@ -409,8 +343,10 @@ class Load {
       result.error = fmt::format("status {}: {}", connection.reader.status(), connection.body.substr(0, 200));
     } else if (connection.is_stream && !connection.finished) {
       result.error = "the stream has no end event";
-    } else if (options_.verify && !connection.event.empty()) {
-      result.error = "bytes after the last event";
+    } else if (options_.verify && connection.is_stream) {
+      connection.check.end();
+      if (result.error.empty()) result.error = connection.check.fault();
+      if (result.error.empty() && !connection.event.empty()) result.error = "bytes after the last event";
     }
     if (!connection.is_stream && result.error.empty()) {
       if (const Result<Json> json = parse_json(connection.event)) read_usage(*json, result);
@@ -444,14 +380,23 @@ class Load {
   }
 
   void finish(Connection& connection) {
+    size_t follower = follower_[connection.request];
+    const LoadResult& before = report_.results[connection.request];
     connection.request = SIZE_MAX;
     --running_;
     ++done_;
+    if (follower == SIZE_MAX) return;
+    if (before.ok) {
+      due_.emplace(now() + requests_[follower].think_ns, follower);
+      return;
+    }
+    for (; follower != SIZE_MAX; follower = follower_[follower], ++done_)
+      report_.results[follower].error = "the turn before it failed";
   }
 
   const LoadOptions& options_;
   const std::vector<LoadRequest>& requests_;
-  const sockaddr_in address_;
+  const HttpAddress address_;
   const int epoll_;
   const SystemClock clock_;
   int64_t start_ns_ = 0;
@@ -459,7 +404,10 @@ class Load {
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<Connection*> idle_;
   std::vector<Connection*> idle_probes_;
-  size_t next_ = 0;
+  using Due = std::pair<int64_t, size_t>;  // time, request
+  std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
+  std::vector<size_t> follower_;  // of each request, SIZE_MAX: none
+  std::vector<int64_t> lags_;
   size_t done_ = 0;
   int32_t running_ = 0;
   bool waited_for_place_ = false;
@@ -472,46 +420,8 @@ class Load {
 
 Result<LoadReport> run_load(const LoadOptions& options, const std::vector<LoadRequest>& requests,
                             const std::function<void(size_t)>& progress) {
-  const sockaddr_in address = DI_TRY(address_of(options.host, options.port));
+  const HttpAddress address = DI_TRY(HttpAddress::resolve({options.host, options.port}));
   return Load(options, requests, address).run(progress);
-}
-
-Result<HttpTarget> parse_base_url(const std::string& option, const std::string& url) {
-  std::string rest = url;
-  if (rest.starts_with("https://")) return fail(Errc::kInvalidRequest, "{} {}: https is not offered", option, url);
-  if (rest.starts_with("http://")) rest.erase(0, 7);
-  rest = rest.substr(0, rest.find('/'));
-  const size_t colon = rest.rfind(':');
-  HttpTarget out;
-  out.host = rest.substr(0, colon);
-  if (colon != std::string::npos) out.port = static_cast<uint16_t>(std::strtoul(rest.c_str() + colon + 1, nullptr, 10));
-  if (out.host.empty() || out.port == 0)
-    return fail(Errc::kInvalidRequest, "{} {}: expected http://HOST:PORT", option, url);
-  return out;
-}
-
-Result<std::pair<int, std::string>> http_get(const std::string& host, uint16_t port, const std::string& path,
-                                             const std::vector<std::string>& headers) {
-  const sockaddr_in address = DI_TRY(address_of(host, port));
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const timeval limit{30, 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  std::string request = fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", path, host);
-  for (const std::string& header : headers) request += header + "\r\n";
-  request += "\r\n";
-  ResponseReader reader;
-  std::string body;
-  bool sent = connect(fd, as_sockaddr(address), sizeof address) == 0 &&
-              send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size());
-  char block[16384];
-  while (sent && !reader.done() && !reader.broken()) {
-    const ssize_t n = recv(fd, block, sizeof block, 0);
-    if (n <= 0) break;
-    reader.feed(std::string_view(block, static_cast<size_t>(n)), [&](std::string_view part) { body += part; });
-  }
-  close(fd);
-  if (!reader.done()) return fail(Errc::kUnavailable, "no answer from http://{}:{}{}", host, port, path);
-  return std::pair(reader.status(), std::move(body));
 }
 
 }  // namespace di::cli

@@ -1,5 +1,5 @@
-// deepinfer chat: a conversation in the terminal. Without a terminal it reads questions from standard input, one a
-// line, and prints only the answers.
+// deepinfer chat: a conversation in the terminal, with a model of its own or with a running server (--url). Without a
+// terminal it reads questions from standard input, one a line, and prints only the answers.
 #include <unistd.h>
 
 #include <atomic>
@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "cli/constraint_options.h"
+#include "cli/http_client.h"
 #include "cli/line_editor.h"
 #include "cli/local_client.h"
 #include "cli/local_model.h"
@@ -143,17 +144,25 @@ class AnswerView {
   bool in_reasoning_ = false;
 };
 
+// Who answers.
+struct Peer {
+  std::string model;
+  int64_t context = 0;  // tokens; 0: unknown
+  std::function<ChatEnd(const Json& body, const std::function<bool(const ChatDelta&)>& on_delta)> send;
+};
+
 // Asks with the conversation as it stands and appends the answer. False on an error, which is printed.
-bool ask(Session& s, server::App& app, const std::string& model, const Terminal& terminal) {
+bool ask(Session& s, const Peer& peer, const Terminal& terminal) {
+  const SystemClock clock;
   std::string answer;
   std::string reasoning;
   AnswerView view(terminal, s.folded);
-  const int64_t started = app.clock().now_ns();
+  const int64_t started = clock.now_ns();
   int64_t first = 0;
   interrupt_flag().store(false);
-  s.request = request_body(s, model);
-  ChatEnd end = stream_chat(app, s.request, [&](const ChatDelta& delta) {
-    if (first == 0) first = app.clock().now_ns();
+  s.request = request_body(s, peer.model);
+  ChatEnd end = peer.send(s.request, [&](const ChatDelta& delta) {
+    if (first == 0) first = clock.now_ns();
     if (!delta.reasoning.empty()) view.reasoning(delta.reasoning);
     if (!delta.content.empty()) view.content(delta.content);
     reasoning += delta.reasoning;
@@ -168,7 +177,7 @@ bool ask(Session& s, server::App& app, const std::string& model, const Terminal&
   }
   s.usage = end.usage;
   s.finish_reason = end.finish_reason;
-  s.seconds = static_cast<double>(app.clock().now_ns() - started) * 1e-9;
+  s.seconds = static_cast<double>(clock.now_ns() - started) * 1e-9;
   s.first_seconds = first == 0 ? 0 : static_cast<double>(first - started) * 1e-9;
   Json turn = message("assistant", std::move(answer));
   if (!reasoning.empty()) turn.set("reasoning_content", Json(std::move(reasoning)));
@@ -436,8 +445,72 @@ Session session_of(const ChatOptions& options, Json constraint) {
   return session;
 }
 
-// Loads the model, calls use(session, app, model name, terminal, context) with a session of these options, and takes it
-// all down again. What `use` returns is the exit status.
+// The first model of the server's list, or the one asked for.
+Result<Peer> remote_peer(const ChatOptions& options) {
+  const HttpTarget target = DI_TRY(parse_base_url("--url", options.url));
+  PostOptions post;
+  if (!options.api_key.empty()) post.headers.push_back("Authorization: Bearer " + options.api_key);
+  const auto [status, body] = DI_TRY(http_get(target, "/v1/models", post.headers));
+  if (status != 200) {
+    const std::string why = error_message(body);
+    return fail(Errc::kUnavailable, "{}/v1/models answers with status {}{}{}", options.url, status,
+                why.empty() ? "" : ": ", why);
+  }
+  Peer peer;
+  const std::vector<std::string>& names = options.model.served_model_names;
+  const Result<Json> list = parse_json(body);
+  const Json* models = list ? list->find_value("data") : nullptr;
+  for (std::size_t i = 0; models != nullptr && i < models->size(); ++i) {
+    const Json& model = models->as_array()[i];
+    const Json* id = model.find_value("id");
+    if (id == nullptr || !id->is_string() || (!names.empty() && id->as_string() != names[0])) continue;
+    peer.model = id->as_string();
+    const Json* context = model.find_value("max_model_len");
+    peer.context = context == nullptr ? 0 : context->to_i64().value_or(0);
+    break;
+  }
+  if (peer.model.empty() && !names.empty()) peer.model = names[0];  // an alias that is not listed: the server decides
+  if (peer.model.empty())
+    return fail(Errc::kUnavailable, "{} lists no model; name one (--served-model-name)", options.url);
+  post.interrupted = [] { return interrupt_flag().load(); };
+  peer.send = [target, post](const Json& request, const std::function<bool(const ChatDelta&)>& on_delta) {
+    ChatEvents events(on_delta);
+    bool left = false;
+    PostOptions streamed = post;
+    streamed.on_stream = [&](std::string_view bytes) { left = left || !events.feed(bytes); };
+    streamed.interrupted = [&] { return left || post.interrupted(); };
+    const Result<PostResult> sent = http_post(target, "/v1/chat/completions", to_json(request), streamed);
+    if (sent && sent->interrupted) events.interrupt();
+    ChatEnd end = events.end();
+    if (!sent) {
+      end.error = sent.error().message;
+    } else if (sent->status != 200 && !sent->interrupted) {
+      end.error = error_message(sent->body);
+      if (end.error.empty()) end.error = fmt::format("status {}", sent->status);
+    } else if (end.error.empty() && end.finish_reason.empty()) {
+      end.error = "the stream ended without a reason";
+    }
+    return end;
+  };
+  return peer;
+}
+
+// With a running server. What `use` returns is the exit status.
+template <class Use>
+int with_server(const ChatOptions& options, Json constraint, const Use& use) {
+  const Result<Peer> peer = remote_peer(options);
+  if (!peer) {
+    std::fprintf(stderr, "deepinfer chat: %s\n", peer.error().message.c_str());
+    return peer.error().code == Errc::kInvalidRequest ? kUsage : kFailed;
+  }
+  catch_interrupts();
+  Session session = session_of(options, std::move(constraint));
+  return use(session, *peer, Terminal::detect());
+}
+
+// Loads the model, calls use(session, peer, terminal) with a session of these options, and takes it all down again;
+// with
+// --url, a server stands in its place. What `use` returns is the exit status.
 template <class Use>
 int with_session(const ChatOptions& options, const char* command_name, const Use& use) {
   Result<Json> constraint = constraint_members(options.constraint);
@@ -445,6 +518,7 @@ int with_session(const ChatOptions& options, const char* command_name, const Use
     std::fprintf(stderr, "deepinfer %s: %s\n", command_name, constraint.error().message.c_str());
     return kUsage;
   }
+  if (!options.url.empty()) return with_server(options, std::move(*constraint), use);
   const Terminal terminal = Terminal::detect();
   const SystemClock clock;
   server::ServerConfig config;
@@ -459,34 +533,37 @@ int with_session(const ChatOptions& options, const char* command_name, const Use
   app.set_ready((*model)->service(clock));
   catch_interrupts();
   Session session = session_of(options, std::move(*constraint));
-  const int status =
-      use(session, app, config.served_model_names[0], terminal, int64_t{(*model)->engine->info().max_model_len});
+  const Peer peer{config.served_model_names[0], (*model)->engine->info().max_model_len,
+                  [&app](const Json& body, const std::function<bool(const ChatDelta&)>& on_delta) {
+                    return stream_chat(app, body, on_delta);
+                  }};
+  const int status = use(session, peer, terminal);
   app.stop_workers();
   model->reset();
   return status;
 }
 
-int converse(Session& session, server::App& app, const std::string& model, const Terminal& terminal, int64_t context) {
+int converse(Session& session, const Peer& peer, const Terminal& terminal) {
   LineEditor editor(terminal.interactive ? history_path() : std::string());
   editor.set_completions(kCommands);
   if (terminal.interactive) {
-    std::printf("%s, %lld tokens of context. /help lists commands, Ctrl-D leaves.\n\n", model.c_str(),
-                static_cast<long long>(context));
+    std::printf("%s, %lld tokens of context. /help lists commands, Ctrl-D leaves.\n\n", peer.model.c_str(),
+                static_cast<long long>(peer.context));
   }
   int status = kOk;
   for (std::string line; read_input(editor, line, terminal);) {
     if (line.empty()) continue;
     After after = After::kAsk;
     if (terminal.interactive && line.starts_with('/')) {
-      after = command(session, line, terminal, context);
+      after = command(session, line, terminal, peer.context);
     } else {
       session.turns.push_back(message("user", std::exchange(session.attachment, {}) + line));
     }
     if (after == After::kQuit) break;
     if (after != After::kAsk) continue;
-    bool answered = ask(session, app, model, terminal);
+    bool answered = ask(session, peer, terminal);
     while (answered && terminal.interactive && answer_tool_calls(session, editor, terminal))
-      answered = ask(session, app, model, terminal);
+      answered = ask(session, peer, terminal);
     if (!answered) {
       undo(session, false);
       status = kFailed;
@@ -505,19 +582,17 @@ int chat(const ChatOptions& options) {
 }
 
 int run(const ChatOptions& options) {
-  return with_session(
-      options, "run",
-      [&](Session& session, server::App& app, const std::string& model, const Terminal& terminal, int64_t) {
-        std::string prompt = options.prompt;
-        if (prompt.empty() || prompt == "-") {
-          std::ostringstream text;
-          text << std::cin.rdbuf();
-          prompt = text.str();
-        }
-        session.turns.push_back(message("user", std::move(prompt)));
-        const bool ok = ask(session, app, model, terminal);
-        return ok ? (interrupt_flag().load() ? 130 : kOk) : kFailed;
-      });
+  return with_session(options, "run", [&](Session& session, const Peer& peer, const Terminal& terminal) {
+    std::string prompt = options.prompt;
+    if (prompt.empty() || prompt == "-") {
+      std::ostringstream text;
+      text << std::cin.rdbuf();
+      prompt = text.str();
+    }
+    session.turns.push_back(message("user", std::move(prompt)));
+    const bool ok = ask(session, peer, terminal);
+    return ok ? (interrupt_flag().load() ? 130 : kOk) : kFailed;
+  });
 }
 
 }  // namespace di::cli

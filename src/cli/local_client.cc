@@ -93,38 +93,6 @@ class StreamExchange final : public server::Exchange {
   std::function<void()> on_disconnect_;
 };
 
-std::string text_member(const Json& object, std::string_view key) {
-  const Json* value = object.find_value(key);
-  return value != nullptr && value->is_string() ? value->as_string() : std::string();
-}
-
-// Puts a fragment of a tool call where it belongs.
-void merge_tool_call(Json::Array& calls, const Json& part) {
-  const Json* index = part.find_value("index");
-  const auto at = static_cast<std::size_t>(index == nullptr ? 0 : index->to_u64().value_or(0));
-  if (at > calls.size()) return;
-  if (at == calls.size()) {
-    Json function(Json::Object{});
-    function.set("name", Json(""));
-    function.set("arguments", Json(""));
-    Json call(Json::Object{});
-    call.set("id", Json(text_member(part, "id")));
-    call.set("type", Json("function"));
-    call.set("function", std::move(function));
-    calls.push_back(std::move(call));
-  }
-  const Json* more = part.find_value("function");
-  Json* function = calls[at].find("function");
-  if (more == nullptr || function == nullptr) return;
-  for (const char* key : {"name", "arguments"})
-    function->set(key, Json(text_member(*function, key) + text_member(*more, key)));
-}
-
-std::string error_text(const Json& event) {
-  const Json* error = event.find_value("error");
-  return error == nullptr ? std::string() : text_member(*error, "message");
-}
-
 }  // namespace
 
 void post_chat(server::App& app, std::string body, std::function<void(LocalAnswer)> done) {
@@ -141,37 +109,14 @@ LocalAnswer post_and_wait(server::App& app, const std::string& path, std::string
 ChatEnd stream_chat(server::App& app, const Json& body, const std::function<bool(const ChatDelta&)>& on_delta) {
   const auto exchange = std::make_shared<StreamExchange>(chat_request(app, to_json(body)));
   app.handle(exchange);
-  ChatEnd end;
+  ChatEvents events(on_delta);
   bool left = false;
   while (const std::optional<std::string> text = exchange->next()) {
-    std::string_view data = *text;
-    if (data.starts_with("data: ")) data.remove_prefix(6);
-    if (data.starts_with("[DONE]") || left) continue;
-    const Result<Json> event = parse_json(data);
-    if (!event) continue;
-    if (std::string message = error_text(*event); !message.empty()) {
-      end.error = std::move(message);
-      continue;
-    }
-    if (const Json* usage = event->find_value("usage")) end.usage = *usage;
-    const Json* choices = event->find_value("choices");
-    if (choices == nullptr || choices->size() == 0) continue;
-    const Json& choice = choices->as_array()[0];
-    if (std::string reason = text_member(choice, "finish_reason"); !reason.empty())
-      end.finish_reason = std::move(reason);
-    const Json* delta = choice.find_value("delta");
-    if (delta == nullptr) continue;
-    if (const Json* calls = delta->find_value("tool_calls"); calls != nullptr && calls->is_array()) {
-      for (const Json& part : calls->as_array()) merge_tool_call(end.tool_calls, part);
-    }
-    const std::string reasoning = text_member(*delta, "reasoning_content");
-    const std::string content = text_member(*delta, "content");
-    if ((reasoning.empty() && content.empty()) || on_delta({reasoning, content})) continue;
+    if (left || events.take(*text)) continue;
     left = true;
-    end.finish_reason = "interrupted";
     exchange->leave();
   }
-  return end;
+  return events.end();
 }
 
 }  // namespace di::cli

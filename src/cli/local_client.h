@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/json.h"
+#include "cli/chat_events.h"
 #include "server/app.h"
 
 namespace di::cli {
@@ -23,18 +24,6 @@ void post_chat(server::App& app, std::string body, std::function<void(LocalAnswe
 
 // The same for any route that takes a body; blocks.
 LocalAnswer post_and_wait(server::App& app, const std::string& path, std::string body);
-
-struct ChatDelta {
-  std::string_view reasoning;
-  std::string_view content;
-};
-
-struct ChatEnd {
-  std::string error;  // empty: the answer is complete
-  std::string finish_reason;
-  Json usage;
-  Json::Array tool_calls;  // as an assistant message holds them
-};
 
 // A streamed chat. `on_delta` is called on the caller's thread; returning false ends the answer. Blocks until its end.
 // `body` must ask for a stream.

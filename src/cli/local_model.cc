@@ -235,11 +235,10 @@ std::optional<LoadError> start_engine(LocalModel& out, std::unique_ptr<engine::R
 
 // What is written while the engine runs.
 Result<void> open_records(const ModelOptions& options, LocalModel& model, engine::EngineOptions& settings) {
-  if (!options.trace_file.empty()) {
-    model.trace = std::make_unique<engine::Trace>();
-    model.trace_file = options.trace_file;
-    settings.trace = model.trace.get();
-  }
+  using Keep = engine::Trace::Keep;
+  model.trace = std::make_unique<engine::Trace>(options.trace_file.empty() ? Keep::kCaptures : Keep::kAll);
+  model.trace_file = options.trace_file;
+  settings.trace = model.trace.get();
   if (!options.record_schedule.empty()) {
     model.recorder = DI_TRY(engine::ScheduleRecorder::create(options.record_schedule));
     settings.recorder = model.recorder.get();
@@ -315,7 +314,9 @@ Result<server::Codec> load_codec(const ModelOptions& options) {
 }
 
 server::Service LocalModel::service(const Clock& clock) const {
-  return {engine.get(), constraints.get(), tokenizer, codec, system_fingerprint, clock.unix_seconds(), vision};
+  const server::ProfileSource profile{[t = trace.get()] { t->begin_capture(); },
+                                      [t = trace.get()] { return t->end_capture(); }};
+  return {engine.get(), constraints.get(), tokenizer, codec, system_fingerprint, clock.unix_seconds(), vision, profile};
 }
 
 std::vector<model::TokenText> token_texts(const codec::Tokenizer& tokenizer) {
@@ -329,7 +330,7 @@ std::vector<model::TokenText> token_texts(const codec::Tokenizer& tokenizer) {
 
 LocalModel::~LocalModel() {
   engine.reset();
-  if (trace == nullptr) return;
+  if (trace_file.empty() || trace == nullptr) return;
   if (const Result<void> written = trace->write(trace_file); !written) DI_LOG(kError, "{}", written.error().message);
 }
 

@@ -30,7 +30,7 @@ struct LocalModel {
   std::string system_fingerprint;
   std::string summary;  // one line for the log
   std::unique_ptr<structured::CompilePool> constraints;
-  std::unique_ptr<engine::Trace> trace;  // written to trace_file at the end
+  std::unique_ptr<engine::Trace> trace;  // written to trace_file at the end, where one is named
   std::string trace_file;
   std::unique_ptr<engine::ScheduleRecorder> recorder;
   std::unique_ptr<engine::Engine> engine;

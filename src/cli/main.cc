@@ -11,6 +11,8 @@
 #include <optional>
 
 #include "base/log.h"
+#include "cli/bench_main.h"
+#include "cli/common_main.h"
 #include "cli/config_main.h"
 #include "cli/local_model.h"
 #include "cli/options.h"
@@ -37,15 +39,7 @@ struct Options {
   GenerateOptions generate;
   InspectOptions inspect;
   CalibrateOptions calibrate;
-  BenchKernelsOptions bench_kernels;
-  BenchEngineOptions bench_engine;
-  BenchLongContextOptions bench_long_context;
-  BenchModelOptions bench_model;
-  BenchReplayOptions bench_replay;
-  BenchSpeculationOptions bench_speculation;
-  BenchCodecOptions bench_codec;
-  BenchAgentOptions bench_agent;
-  BenchServeOptions bench_serve;
+  BenchCommands bench;
 };
 
 size_t edit_distance(const std::string& a, const std::string& b) {
@@ -87,35 +81,6 @@ std::string nearest_name(const CLI::App& app, std::string argument) {
     }
   }
   return best;
-}
-
-// "90s", "5m", "1h", "250ms", or a plain number of seconds, as milliseconds.
-std::optional<int64_t> parse_duration(const std::string& text) {
-  char* end = nullptr;
-  const double n = std::strtod(text.c_str(), &end);
-  const std::string unit = end;
-  const double factor = unit == "ms"                  ? 1
-                        : unit.empty() || unit == "s" ? 1e3
-                        : unit == "m"                 ? 60e3
-                        : unit == "h"                 ? 3600e3
-                                                      : -1;
-  if (end == text.c_str() || factor < 0 || n < 0) return std::nullopt;
-  return static_cast<int64_t>(n * factor);
-}
-
-void add_duration(CLI::App& app, const std::string& name, int64_t& target_ms, const std::string& help) {
-  const auto set = [&target_ms](const std::string& text) { target_ms = parse_duration(text).value_or(target_ms); };
-  const auto check = [](const std::string& text) {
-    return parse_duration(text) ? std::string()
-                                : "`" + text + "` is no duration; expected a form like 90s, 5m or 250ms";
-  };
-  app.add_option_function<std::string>(name, set, help)->type_name("DURATION")->check(check);
-}
-
-void add_model_folder(CLI::App& app, std::string& folder, bool required) {
-  CLI::Option* option =
-      app.add_option("model", folder, "Model folder: config.json, *.safetensors, tokenizer.json")->type_name("DIR");
-  if (required) option->required();
 }
 
 void add_reuse_options(CLI::App& app, ModelOptions& o) {
@@ -373,7 +338,8 @@ void add_ignored_options(CLI::App& app) {
   for (const char* option : {"--api-server-count", "--tool-call-parser", "--reasoning-parser", "--tokenizer-mode"})
     app.add_option_function<std::string>(option, [note, option](const std::string&) { note(option); }, "")->group("");
   for (const char* option :
-       {"--tensor-parallel-size,--tp", "--pipeline-parallel-size,--pp", "--data-parallel-size,--dp"}) {
+       {"--tensor-parallel-size,--tp", "--pipeline-parallel-size,--pp", "--data-parallel-size,--dp",
+        "--expert-parallel-size,--ep", "--context-parallel-size,--cp"}) {
     app.add_option_function<int>(
            option, [](int) {}, "")
         ->check([](const std::string& v) {
@@ -383,10 +349,29 @@ void add_ignored_options(CLI::App& app) {
   }
 }
 
+// Known options with a single value here, refused with what is missing otherwise.
+void add_options_of_a_cluster(CLI::App& app) {
+  app.add_option_function<std::string>(
+         "--role", [](const std::string&) {}, "What this process does: all (HTTP and engine); there are no other roles")
+      ->check([](const std::string& v) {
+        return v == "all" ? std::string()
+                          : "`" + v + "`: one process is HTTP front and engine, expected all (docs/server.md)";
+      })
+      ->type_name("all")
+      ->group("");
+  app.add_option_function<std::string>(
+         "--kv-tier", [](const std::string&) {}, "Tiers of KV beyond the device")
+      ->check([](const std::string& v) {
+        return "`" + v + "`: there is no store of KV beyond memory; windows in host memory: --swa-memory";
+      })
+      ->group("");
+}
+
 void add_serve_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--config", o.config, "TOML or JSON file with these options; the environment and this line win")
       ->type_name("FILE");
   add_ignored_options(app);
+  add_options_of_a_cluster(app);
   add_model_folder(app, o.model.folder, false);
   app.add_option("--host", o.server.host, "Address to listen on")->capture_default_str();
   app.add_option("--port", o.server.port, "Port to listen on; 0: any free one")
@@ -427,161 +412,6 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
                "Silence in a stream before a comment is sent (10s); 0: never");
   add_duration(app, "--slow-client-timeout", o.server.http.slow_client_timeout_ms,
                "Time in which a client must read something (60s)");
-}
-
-void add_bench_engine(CLI::App& bench, BenchEngineOptions& o) {
-  CLI::App& engine =
-      *bench.add_subcommand("engine", "Scheduler and pipeline, arrivals by a trace, continuous batching");
-  add_model_folder(engine, o.folder, false);
-  engine.add_option("--threads", o.threads, "Compute threads (all usable cores)")->check(CLI::Range(1, 1024));
-  engine.add_option("--part", o.part, "pipeline, arrivals or model (all)")
-      ->check(CLI::IsMember({"pipeline", "arrivals", "model"}));
-}
-
-void add_bench_caches(CLI::App& bench, Options& o) {
-  CLI::App& context = *bench.add_subcommand("long-context", "Cost per decoded token and memory at growing contexts");
-  add_model_folder(context, o.bench_long_context.folder, false);
-  context.add_option("--contexts", o.bench_long_context.contexts, "Tokens, ascending")
-      ->delimiter(',')
-      ->check(CLI::Range(16, 1 << 20))
-      ->capture_default_str();
-  CLI::App& agent = *bench.add_subcommand("agent-trace", "An agent's turns with the prefix cache and without");
-  add_model_folder(agent, o.bench_agent.folder, false);
-  agent.add_option("--turns", o.bench_agent.turns, "Turns")->check(CLI::Range(1, 1000))->capture_default_str();
-  agent.add_option("--history", o.bench_agent.history, "Tokens of the first prompt")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  agent.add_option("--threads", o.bench_agent.threads, "Compute threads (all usable cores)")
-      ->check(CLI::Range(1, 1024));
-  CLI::App& replay = *bench.add_subcommand("replay", "What bounded replay and truncated prefill change in the answers");
-  add_model_folder(replay, o.bench_replay.folder, false);
-  replay.add_option("--prompts", o.bench_replay.prompts, "JSON lines with messages (stories of the model's own)");
-  replay.add_option("--limit", o.bench_replay.limit, "Lines to take of the file")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  replay.add_option("--threads", o.bench_replay.threads, "Compute threads (all usable cores)")
-      ->check(CLI::Range(1, 1024));
-}
-
-void add_bench_model(CLI::App& bench, BenchModelOptions& o) {
-  CLI::App& model = *bench.add_subcommand("model", "V4.1's layers at real widths with random weights");
-  model.add_option("--device", o.device, "cpu or cuda[:N]; several, separated by commas: expert-parallel ranks")
-      ->capture_default_str();
-  model.add_option("--shape", o.shape, "v41, or toy for a trial")
-      ->check(CLI::IsMember({"v41", "toy"}))
-      ->capture_default_str();
-  model.add_option("--layers", o.layers, "40: the real schedule; fewer: every kind of layer")
-      ->check(CLI::Range(6, 40))
-      ->capture_default_str();
-  model.add_option("--experts", o.experts, "Routed experts of a layer")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  model.add_option("--prefill", o.prefill, "Prompt lengths")->delimiter(',')->check(CLI::Range(1, 1 << 20));
-  model.add_option("--batches", o.batches, "Requests of a decode step")->delimiter(',')->check(CLI::Range(1, 4096));
-  model.add_option("--contexts", o.contexts, "Tokens before it")->delimiter(',')->check(CLI::Range(1, 1 << 20));
-  model.add_option("--steps", o.steps, "Decode steps, of which the median counts")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  model.add_option("--read-gbs", o.read_gbs, "Measured read bandwidth, GB/s")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  model.add_option("--matrix-tflops", o.matrix_tflops, "Measured matrix rate, TFLOP/s")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  model.add_option("--threads", o.threads, "Compute threads of the CPU")->check(CLI::Range(1, 1024));
-}
-
-void add_bench_codec(CLI::App& bench, BenchCodecOptions& o) {
-  CLI::App& codec = *bench.add_subcommand("codec", "Token codec: texts, requests, streams, in processor time");
-  codec.add_option("tokenizer", o.tokenizer, "tokenizer.json or its folder")->required();
-  codec.add_option("texts", o.texts, "Folder that bench/codec/texts.py wrote")->required();
-  codec.add_option("--repetitions", o.repetitions, "Samples per case, the best counts")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-}
-
-void add_bench_speculation(CLI::App& bench, BenchSpeculationOptions& o) {
-  CLI::App& app =
-      *bench.add_subcommand("speculation", "Tokens per second without drafts, with fixed and variable lengths");
-  add_model_folder(app, o.folder, false);
-  app.add_option("--prompts", o.prompts, "Requests, one per line: Batch form or bare chat bodies")
-      ->required()
-      ->type_name("IN.jsonl");
-  app.add_option("--limit", o.limit, "Lines of each group (custom_id up to its last dash)")->check(CLI::PositiveNumber);
-  app.add_option("--concurrency", o.concurrency, "Requests in flight, one table each")
-      ->delimiter(',')
-      ->capture_default_str();
-  app.add_option("--max-tokens", o.max_tokens, "Longest answer")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--temperature", o.temperature, "Of the requests")->check(CLI::Range(0.0, 2.0))->capture_default_str();
-  app.add_flag("--processor-time", o.processor_time,
-               "Costs in processor time: for machines that do other work (with --threads 1)");
-  app.add_option("--repetitions", o.repetitions, "Alternating runs of each policy")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
-  app.add_option("--threads", o.threads, "Compute threads (all usable cores)")->check(CLI::Range(1, 1024));
-  app.add_option("--record", o.record, "File for the recorded rounds, one JSON object per line")->type_name("FILE");
-  app.add_flag("--replay-only", o.replay_only, "Only record rounds and replay them on the cost curve");
-}
-
-// Names of `vllm bench serve` where it has them.
-void add_bench_serve(CLI::App& app, BenchServeOptions& o) {
-  app.add_option("--backend", o.backend, "openai-chat, openai, openai-responses or anthropic")
-      ->check(CLI::IsMember({"openai-chat", "openai", "openai-responses", "anthropic"}))
-      ->capture_default_str();
-  app.add_option("--base-url", o.base_url, "Server")->capture_default_str();
-  app.add_option("--endpoint", o.endpoint, "Path (that of the backend)");
-  app.add_option("--model", o.model, "Name in the requests (the server's first)");
-  app.add_option("--tokenizer", o.tokenizer, "Model folder whose tokens the prompts are made of")->type_name("DIR");
-  app.add_option("--dataset-name", o.dataset, "random, prefix_repetition or custom")
-      ->check(CLI::IsMember({"random", "prefix_repetition", "custom"}))
-      ->capture_default_str();
-  app.add_option("--dataset-path", o.dataset_path, "Of custom: one object with a prompt per line");
-  app.add_option("--input-len,--random-input-len", o.input_len, "Tokens per prompt")->capture_default_str();
-  app.add_option("--output-len,--random-output-len", o.output_len, "Tokens per answer")->capture_default_str();
-  app.add_option("--num-prompts", o.num_prompts, "Requests")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--request-rate", o.request_rate, "Requests per second; 0: all at once")->capture_default_str();
-  app.add_option("--burstiness", o.burstiness, "1 is a Poisson process")->capture_default_str();
-  app.add_option("--max-concurrency", o.max_concurrency, "Requests in flight; 0: any number");
-  app.add_option("--num-warmups", o.num_warmups, "Requests before measuring");
-  app.add_flag("--ignore-eos", o.ignore_eos, "Ask for answers of full length");
-  app.add_option("--percentile-metrics", o.percentile_metrics, "Of ttft, tpot, itl, e2el")->capture_default_str();
-  app.add_option("--metric-percentiles", o.percentiles, "Percentiles to show")->delimiter(',');
-  app.add_option("--goodput", o.goodput, "Objectives, such as ttft:200 tpot:20 (milliseconds)")->delimiter(' ');
-  app.add_option("--result-filename", o.result_filename, "Write a JSON object there")->type_name("FILE");
-  app.add_flag("--save-detailed", o.save_detailed, "With the figures of every request");
-  app.add_flag("--append-result", o.append_result, "Add a line instead of replacing the file");
-  app.add_option("--label", o.label, "Goes into the result");
-  app.add_option("--metadata", o.metadata, "KEY=VALUE, goes into the result");
-  app.add_option("--extra-body", o.extra_body, "JSON object whose members go into every request");
-  app.add_option("--header", o.headers, "Whole header line, such as 'Authorization: Bearer …'")
-      ->allow_extra_args(false);
-  app.add_option("--seed", o.seed, "Of prompts and arrivals");
-  app.add_option("--temperature", o.temperature, "Of the requests");
-  app.add_option("--abort-ratio", o.abort_ratio, "Part of the requests that are left after 50 ms")
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_flag("--verify-stream", o.verify_stream, "Check the form of every stream");
-  app.add_option("--probe-livez", o.probe_livez_ms, "Ask /livez every so many milliseconds beside the load");
-}
-
-void add_bench(CLI::App& root, Options& o) {
-  CLI::App& bench = *root.add_subcommand("bench", "Measure");
-  bench.require_subcommand(1);
-  add_bench_model(bench, o.bench_model);
-  add_bench_codec(bench, o.bench_codec);
-  add_bench_speculation(bench, o.bench_speculation);
-  CLI::App& kernels = *bench.add_subcommand("kernels", "CPU operators: ratios to this machine's ceilings, in one run");
-  add_bench_serve(*bench.add_subcommand("serve", "Load on a server; reports as vllm bench serve does"), o.bench_serve);
-  kernels.add_option("--threads", o.bench_kernels.threads, "Compute threads (all usable cores)")
-      ->check(CLI::Range(1, 1024));
-  kernels.add_option("--repetitions", o.bench_kernels.repetitions, "Samples per case")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  kernels.add_option("--filter", o.bench_kernels.filter, "Only cases whose name has this in it");
-  kernels.add_option("--megabytes", o.bench_kernels.megabytes, "Weights of the bandwidth cases")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  add_bench_engine(bench, o.bench_engine);
-  add_bench_caches(bench, o);
 }
 
 // What surrounds serving.
@@ -664,6 +494,50 @@ void add_checkpoint_commands(CLI::App& root, Options& o) {
       ->check(CLI::Range(1, 1024));
 }
 
+// Commands of a cluster and others that this program does not have: known by name, so that nobody looks for a mistake
+// of his own (docs/server.md, "Not there").
+struct AbsentCommand {
+  const char* group;  // the command before it; empty: none
+  const char* name;
+  const char* needs;
+};
+constexpr AbsentCommand kAbsent[] = {
+    {"", "router", "a router in front of several workers"},
+    {"", "worker", "prefill and decode in processes of their own"},
+    {"", "planner", "the planner of a cluster"},
+    {"", "demo", "a router and workers"},
+    {"", "simulate", "the simulator of a cluster"},
+    {"", "cache", "a store of KV beyond memory"},
+    {"bench", "router", "a router"},
+    {"model", "verify", "a list of a checkpoint's hashes"},
+    {"model", "convert", "another format of checkpoints"},
+    {"model", "quantize", "another format of weights"},
+    {"model", "download-plan", "a place to download from"},
+};
+
+void add_absent_commands(CLI::App& root) {
+  for (const AbsentCommand& absent : kAbsent) {
+    CLI::App& parent = *absent.group == '\0' ? root : *root.get_subcommand(absent.group);
+    parent.add_subcommand(absent.name)->group("")->prefix_command();
+  }
+}
+
+// The status and a line for a command that is not there; nothing for others.
+std::optional<int> refuse_absent(const CLI::App& root) {
+  const CLI::App& command = *root.get_subcommands().front();
+  const std::vector<CLI::App*> below = command.get_subcommands();
+  for (const AbsentCommand& absent : kAbsent) {
+    const bool alone = *absent.group == '\0' && command.get_name() == absent.name;
+    const bool nested =
+        !below.empty() && command.get_name() == absent.group && below.front()->get_name() == absent.name;
+    if (!alone && !nested) continue;
+    std::fprintf(stderr, "deepinfer %s%s%s: not in this program: it needs %s, which is not there (docs/server.md)\n",
+                 absent.group, *absent.group == '\0' ? "" : " ", absent.name, absent.needs);
+    return kUsage;
+  }
+  return std::nullopt;
+}
+
 void add_commands(CLI::App& root, Options& o) {
   root.require_subcommand(1);
   root.set_help_all_flag("--help-all", "Help of every command");
@@ -689,6 +563,10 @@ void add_commands(CLI::App& root, Options& o) {
   add_model_folder(chat, o.chat.model.folder, false);
   add_model_options(chat, o.chat.model);
   add_chat_options(chat, o.chat);
+  chat.add_option("--url", o.chat.url,
+                  "Talk to this running server, such as http://HOST:8000, instead of loading a model")
+      ->type_name("URL");
+  chat.add_option("--api-key", o.chat.api_key, "Key of that server");
 
   CLI::App& run = *root.add_subcommand("run", "Answer one prompt and leave");
   add_model_folder(run, o.run.model.folder, true);
@@ -711,8 +589,9 @@ void add_commands(CLI::App& root, Options& o) {
       ->check(CLI::PositiveNumber);
 
   add_checkpoint_commands(root, o);
-  add_bench(root, o);
+  add_bench(root, o.bench);
   add_tools(root, o);
+  add_absent_commands(root);
 }
 
 // DEEPINFER_MAX_NUM_SEQS stands for --max-num-seqs, and so on.
@@ -737,23 +616,6 @@ void start_log(const LogOptions& options, bool quiet) {
   configure_log(config);
 }
 
-int bench(const CLI::App& command, Options& o) {
-  const std::string name = command.get_subcommands().front()->get_name();
-  for (std::string* folder : {&o.bench_long_context.folder, &o.bench_replay.folder, &o.bench_agent.folder,
-                              &o.bench_speculation.folder, &o.bench_engine.folder}) {
-    if (folder->empty()) *folder = default_model_folder();
-  }
-  if (name == "model") return bench_model(o.bench_model);
-  if (name == "long-context") return bench_long_context(o.bench_long_context);
-  if (name == "engine") return bench_engine(o.bench_engine);
-  if (name == "replay") return bench_replay(o.bench_replay);
-  if (name == "codec") return bench_codec(o.bench_codec);
-  if (name == "agent-trace") return bench_agent(o.bench_agent);
-  if (name == "speculation") return bench_speculation(o.bench_speculation);
-  if (name == "serve") return bench_serve(o.bench_serve);
-  return bench_kernels(o.bench_kernels);
-}
-
 int config_command(const CLI::App& root, const CLI::App& command, const Options& o, const ConfigOrigins& origins) {
   const CLI::App& sub = *command.get_subcommands().front();
   if (sub.get_name() == "print") return print_config(sub, origins, o.json);
@@ -765,6 +627,7 @@ int config_command(const CLI::App& root, const CLI::App& command, const Options&
 int dispatch(const CLI::App& root, Options& o, const ConfigOrigins& origins) {
   const CLI::App& command = *root.get_subcommands().front();
   const std::string name = command.get_name();
+  if (const std::optional<int> status = refuse_absent(root)) return *status;
   if (name == "config") return config_command(root, command, o, origins);
   if (name == "completion") return print_completion(root, o.shell);
   if (name == "version") {
@@ -785,7 +648,7 @@ int dispatch(const CLI::App& root, Options& o, const ConfigOrigins& origins) {
   if (name == "chat") return chat(o.chat);
   if (name == "run") return run(o.run);
   if (name == "generate") return generate(o.generate);
-  if (name == "bench") return bench(command, o);
+  if (name == "bench") return run_bench_command(command, o.bench);
   const bool calibrate = command.get_subcommands().front()->get_name() == "calibrate";
   return calibrate ? model_calibrate(o.calibrate) : model_inspect(o.inspect);
 }

@@ -88,6 +88,8 @@ struct ChatOptions {
   double temperature = -1;  // < 0: the default
   int64_t seed = -1;
   ConstraintOptions constraint;
+  std::string url;      // chat: the server that answers; empty: a model of its own
+  std::string api_key;  // of that server
 };
 
 struct GenerateOptions {
@@ -237,10 +239,46 @@ struct BenchServeOptions {
   double abort_ratio = 0;
   bool verify_stream = false;
   int64_t probe_livez_ms = 0;
+  int64_t prefix_len = -1;  // tokens that prompts share; -1: by the data set
+  int64_t num_prefixes = 1;
+  std::string ramp_up;  // linear, exponential; empty: a steady rate
+  double ramp_up_start = 0;
+  double ramp_up_end = 0;
+  int64_t multi_turn = 1;  // turns of a conversation
+  int64_t turn_len = 64;   // tokens that each further turn brings
+  int64_t think_time_ms = 0;
+  bool save_result = false;
+  std::string result_dir;
+};
+
+struct BenchSweepOptions {
+  BenchServeOptions serve;
+  std::vector<std::string> grid;  // NAME=VALUE,VALUE…
+  std::string csv;                // empty: standard output
+  std::string html;               // empty: none
+};
+
+struct BenchStartupOptions {
+  std::string folder;
+  int32_t repetitions = 5;
+  std::string engine = "real";
+  std::string device = "cpu";
+  bool json = false;
+};
+
+struct BenchKvOptions {
+  int32_t blocks = 65'536;      // known ones: 8 Mi tokens
+  int32_t prompt_blocks = 256;  // 32 Ki tokens
+  uint64_t window_bytes = 1 << 20;
+  uint64_t host_bytes = 256 << 20;
+  bool json = false;
 };
 
 int serve(const ServeOptions& options);
 int bench_serve(const BenchServeOptions& options);
+int bench_sweep(const BenchSweepOptions& options);
+int bench_startup(const BenchStartupOptions& options);
+int bench_kv(const BenchKvOptions& options);
 int chat(const ChatOptions& options);
 int run(const ChatOptions& options);
 int generate(const GenerateOptions& options);

@@ -144,7 +144,7 @@ int top(const TopOptions& options) {
   catch_interrupts();
   Scrape before;
   for (int64_t shown = -1; options.count == 0 || shown < options.count;) {
-    const auto answer = http_get(target->host, target->port, "/metrics", headers);
+    const auto answer = http_get(*target, "/metrics", headers);
     if (!answer) return failed(answer.error(), kFailed);
     if (answer->first != 200)
       return failed(Error{Errc::kUnavailable, fmt::format("{}/metrics answers with {}", options.url, answer->first)},

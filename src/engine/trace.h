@@ -2,6 +2,7 @@
 // Written as Chrome trace events (chrome://tracing, Perfetto). Thread-safe; recording costs one short lock per span.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -25,8 +26,10 @@ struct TraceSpan {
 
 class Trace {
  public:
-  // Spans beyond `limit` are dropped.
-  explicit Trace(size_t limit = 4'000'000) : limit_(limit) {}
+  enum class Keep : uint8_t { kAll, kCaptures };
+  // kCaptures: only what comes between begin_capture() and end_capture(). Spans beyond `limit` are dropped.
+  explicit Trace(Keep keep = Keep::kAll, std::size_t limit = 4'000'000)
+      : keep_all_(keep == Keep::kAll), limit_(limit), on_(keep_all_) {}
 
   void add(const TraceSpan& span);
   std::vector<TraceSpan> spans() const;
@@ -34,10 +37,20 @@ class Trace {
   std::string json() const;
   Result<void> write(const std::string& file) const;
 
+  // One capture at a time.
+  void begin_capture();
+  // The spans that ended since, in the same form, with "otherData": the steps and, by name of span, their number and
+  // milliseconds.
+  std::string end_capture();
+
  private:
-  size_t limit_;
-  mutable std::mutex mutex_;  // guards spans_
+  const bool keep_all_;
+  const std::size_t limit_;
+  std::atomic<bool> on_;      // some list is written to
+  mutable std::mutex mutex_;  // guards the members below
   std::vector<TraceSpan> spans_;
+  bool capturing_ = false;
+  std::vector<TraceSpan> captured_;
 };
 
 }  // namespace di::engine

@@ -133,6 +133,23 @@ void handle_cache_flush(App& app, const ExchangeRef& exchange) {
   app.reply_json(*exchange, status_json("flushed"));
 }
 
+// {"seconds": N}: a Chrome trace of what the engine does in the next N seconds.
+void handle_profile(App& app, const ExchangeRef& exchange) {
+  if (const auto refusal = app.refusal()) return app.reply_error(*exchange, *refusal);
+  const Result<Json> body = parse_json(exchange->request().body);
+  if (!body)
+    return app.reply_error(*exchange, {ErrorKind::kInvalidRequest, body.error().message, "invalid_json", {}, 0});
+  const auto seconds = number_field(*body, "seconds", Profiler::kLeastSeconds, Profiler::kMostSeconds);
+  if (!seconds) return app.reply_error(*exchange, seconds.error());
+  if (!*seconds)
+    return app.reply_error(*exchange, {ErrorKind::kInvalidRequest, "seconds: missing", "missing_field", "seconds", 0});
+  const ProfileSource& source = app.service()->profile;
+  if (!source.begin)
+    return app.reply_error(*exchange, {ErrorKind::kNotImplemented, "this engine cannot be profiled", {}, {}, 0});
+  if (!app.profiler().start(source, **seconds, exchange))
+    return app.reply_error(*exchange, {ErrorKind::kOverloaded, "a profile is being taken already", {}, {}, 5});
+}
+
 void handle_loads(App& app, const ExchangeRef& exchange) {
   const engine::EngineStats s = stats_of(app);
   std::string body;

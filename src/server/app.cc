@@ -116,6 +116,7 @@ App::~App() = default;
 
 void App::stop_workers() {
   feed_.stop();
+  profiler_.stop();
   media_->stop();
   workers_->stop();
   if (codec::ReplayStore* store = turns()) {
@@ -192,6 +193,7 @@ void App::refuse_new() {
     phase_.store(Phase::kRefusing);
   }
   feed_.close_streams();
+  profiler_.stop();
 }
 
 void App::end_for_good() {

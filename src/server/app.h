@@ -25,6 +25,7 @@
 #include "server/http_server.h"
 #include "server/media.h"
 #include "server/otlp_exporter.h"
+#include "server/profiler.h"
 #include "server/request_log.h"
 #include "server/request_record.h"
 #include "server/responses_store.h"
@@ -102,6 +103,7 @@ struct Service {
   std::string system_fingerprint;
   int64_t created = 0;  // Unix seconds
   bool vision = false;  // the model takes images
+  ProfileSource profile;
 };
 
 // An answer under way.
@@ -193,6 +195,7 @@ class App {
   codec::ReplayStore* turns() const { return codec_loaded_.load() ? turns_.get() : nullptr; }
   FileStore& files() { return files_; }
   PromptHistory& prompts() { return prompts_; }
+  Profiler& profiler() { return profiler_; }
   // Null: nothing is traced.
   OtlpExporter* traces() { return traces_.get(); }
   // Error of the configuration, if any (API keys, the collector of traces).
@@ -242,6 +245,7 @@ class App {
   std::unique_ptr<Workers> workers_;  // its tasks use all of the above
   std::unique_ptr<Media> media_;      // and these the workers too
   UiFeed feed_;                       // its thread too
+  Profiler profiler_;                 // and its one
 };
 
 // The engine, when it has work, makes steps.

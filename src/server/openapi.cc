@@ -69,6 +69,9 @@ constexpr std::string_view kSchemas = R"json({
 "DetokenizeResponse":{"type":"object","required":["prompt"],"properties":{"prompt":{"type":"string"}}},
 "LogLevel":{"type":"object","required":["level"],"properties":{
   "level":{"enum":["trace","debug","info","warn","error","off"]}}},
+"ProfileRequest":{"type":"object","required":["seconds"],"properties":{
+  "seconds":{"type":"number","minimum":0.01,"maximum":60}}},
+"ProfileResponse":{"type":"object","required":["traceEvents","otherData"],"properties":{"traceEvents":{"type":"array"}}},
 "ModelList":{"type":"object","required":["data"],"properties":{"data":{"type":"array"}}},
 "Any":{}})json";
 
@@ -90,6 +93,7 @@ const std::map<std::string_view, Bodies>& bodies() {
       {"/tokenize", {"TokenizeRequest", "TokenizeResponse"}},
       {"/detokenize", {"DetokenizeRequest", "DetokenizeResponse"}},
       {"/admin/log_level", {"LogLevel", "LogLevel"}},
+      {"/admin/profile", {"ProfileRequest", "ProfileResponse"}},
       {"/v1/models", {"", "ModelList"}},
   };
   return table;

@@ -316,6 +316,7 @@ constexpr Route kRoutes[] = {
     {"GET", "/admin/cache/stats", handle_cache_stats, kAdmin, false, false, false, "What the prefix cache holds"},
     {"POST", "/admin/cache/flush", handle_cache_flush, kAdmin, true, true, false, "Forget earlier prompts"},
     {"POST", "/reset_prefix_cache", handle_cache_flush, kAdmin, true, true},  // as vLLM names it
+    {"POST", "/admin/profile", handle_profile, kAdmin, true, true, false, "A trace of the engine's next seconds"},
     {"POST", "/admin/cache/lookup", handle_cache_lookup, kAdmin, true, true, false, "How much of a prompt is known"},
     {"GET", "/openapi.json", handle_openapi, kInference, true, false, false, "This description"},
 };

@@ -66,6 +66,7 @@ void handle_undrain(App& app, const ExchangeRef& exchange);
 void handle_log_level(App& app, const ExchangeRef& exchange);
 void handle_cache_stats(App& app, const ExchangeRef& exchange);
 void handle_cache_flush(App& app, const ExchangeRef& exchange);
+void handle_profile(App& app, const ExchangeRef& exchange);
 void handle_loads(App& app, const ExchangeRef& exchange);
 void handle_server_info(App& app, const ExchangeRef& exchange);
 void handle_props(App& app, const ExchangeRef& exchange);

@@ -276,7 +276,7 @@ void ServerMetrics::add_pace_series() {
         [](const Stats& s) { return s.batch_fill; });
   gauge("deepinfer:num_requests_chunked", "Running sequences whose prompt is not computed yet.",
         [](const Stats& s) { return static_cast<double>(s.chunked); });
-  gauge("deepinfer:state_slots_total", "State slots there are.",
+  gauge("deepinfer:state_slots", "State slots there are.",
         [](const Stats& s) { return static_cast<double>(s.total_slots); });
   gauge("deepinfer:ttft_seconds_mean", "Arrival at the engine to the first token, mean.", [](const Stats& s) {
     return s.first_tokens == 0 ? 0.0 : s.ttft_seconds_sum / static_cast<double>(s.first_tokens);

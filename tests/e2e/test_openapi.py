@@ -43,6 +43,8 @@ def test_no_request_that_fits_the_description_fails(server):
                 for bound in ("max_tokens", "max_output_tokens"):
                     if case.body.get(bound):
                         case.body[bound] = min(case.body[bound], 50)
+            if isinstance(case.body, dict) and case.body.get("seconds"):
+                case.body["seconds"] = min(case.body["seconds"], .05)  # it waits that long
             case.call_and_validate(checks=checks)
 
         run()

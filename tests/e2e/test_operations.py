@@ -1,7 +1,9 @@
 """What surrounds answering: the cache's routes, levels of the log, a port of its own for administration, a Unix socket, metrics
 that count what they say."""
+import concurrent.futures
 import http.client
 import json
+import signal
 import socket
 
 import harness
@@ -31,6 +33,56 @@ def scripted(script_file):
     with harness.scripted_server(script_file) as server:
         server.model = MODEL
         yield server
+
+
+# ---- profiles ----
+
+def test_a_profile_of_a_running_server(start):
+    server = start("--engine", "mock:tokens=1000,step_ms=2")
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        answer = pool.submit(server.json, "POST", CHAT, body("chat", "hello", max_tokens=1000))
+        wait_until(lambda: server.metric("vllm:num_requests_running") == 1, "running")
+        profile = pool.submit(server.json, "POST", "/admin/profile", {"seconds": 1})
+
+        def refused():
+            status, headers, data = server.request("POST", "/admin/profile", {"seconds": 0.01})
+            return status == 503 and headers["retry-after"] and json.loads(data)["error"]["code"] == "overloaded"
+        wait_until(lambda: profile.done() or refused(), "one at a time")
+        found = profile.result()
+        assert answer.result()["choices"][0]["finish_reason"] in ("stop", "length")
+    wait_until(lambda: server.metric("vllm:num_requests_running") == 0, "at rest")
+    spans = [event for event in found["traceEvents"] if event["ph"] == "X"]
+    assert {"schedule", "forward", "sample", "post"} <= {span["name"] for span in spans}
+    assert {span["tid"] for span in spans} == {1, 2}, "the engine's thread and the device's"
+    totals = found["otherData"]["totals"]
+    assert found["otherData"]["steps"] == len({span["args"]["step"] for span in spans}) > 0
+    for name, total in totals.items():
+        own = [span["dur"] for span in spans if span["name"] == name]
+        assert total["spans"] == len(own) and total["ms"] == pytest.approx(sum(own) / 1000, abs=.1)
+    assert all(span["ts"] + span["dur"] < 60e6 for span in spans)
+    again = server.json("POST", "/admin/profile", {"seconds": .05})
+    assert [event for event in again["traceEvents"] if event["ph"] == "X"] == [], "nothing is kept from before"
+    for wrong, param in (({"seconds": 61}, "seconds"), ({"seconds": "x"}, "seconds"), ({"seconds": 0}, "seconds"), ({}, "seconds")):
+        status, error = server.error(wrong, "/admin/profile")
+        assert status == 400 and error["param"] == param, (wrong, error)
+
+
+def test_a_drain_ends_a_profile(start):
+    server = start("--engine", "mock:tokens=2")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        profile = pool.submit(server.json, "POST", "/admin/profile", {"seconds": 60})
+        wait_until(lambda: server.request("POST", "/admin/profile", {"seconds": 0.01})[0] == 503, "under way")
+        server.process.send_signal(signal.SIGTERM)
+        assert "traceEvents" in profile.result(30)
+        assert server.process.wait(30) == 0
+
+
+def test_who_leaves_a_profile_ends_it(start):
+    server = start("--engine", "mock:tokens=2")
+    with server.connect() as connection:
+        connection.send(harness.post("/admin/profile", {"seconds": 60}))
+        wait_until(lambda: server.request("POST", "/admin/profile", {"seconds": 0.01})[0] == 503, "under way")
+    wait_until(lambda: server.request("POST", "/admin/profile", {"seconds": 0.01})[0] == 200, "free again")
 
 
 # ---- the cache ----

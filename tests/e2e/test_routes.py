@@ -97,7 +97,7 @@ def test_metrics_of_the_engine_are_there(server):
     samples = server.metrics()
     names = {name for name, _, _ in samples}
     assert {"deepinfer:steps_per_second", "deepinfer:prompt_tokens_per_second", "deepinfer:generated_tokens_per_second",
-            "deepinfer:batch_fill", "deepinfer:num_requests_chunked", "deepinfer:state_slots_used", "deepinfer:state_slots_total",
+            "deepinfer:batch_fill", "deepinfer:num_requests_chunked", "deepinfer:state_slots_used", "deepinfer:state_slots",
             "deepinfer:ttft_seconds_mean", "deepinfer:ttft_seconds_max", "deepinfer:input_tokens_mean", "deepinfer:output_tokens_mean",
             "deepinfer:gpu_idle_ratio", "deepinfer:bubble_seconds_total", "deepinfer:mfu", "deepinfer:model_flops_total",
             "deepinfer:spec_confidence_error", "vllm:num_preemptions_total"} <= names

@@ -26,7 +26,8 @@ class Chat:
         self.master, self.output = master, ""
         env = {**os.environ, "HOME": str(folder), "TERM": "xterm-256color", **environment}
         env.pop("XDG_STATE_HOME", None)
-        command = [str(harness.binary()), "chat", str(harness.model_dir()), "--temperature", "0", *options]
+        model = [] if "--url" in options else [str(harness.model_dir())]
+        command = [str(harness.binary()), "chat", *model, "--temperature", "0", *options]
         self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True,
                                         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
         os.close(slave)
@@ -170,3 +171,60 @@ def test_without_colour(chat):
     c = chat(NO_COLOR="1")
     c.ask("What is 3 times 4?")
     assert "\x1b[2m" not in c.output and "\x1b[1m" not in c.output
+
+
+# ---- with a running server ----
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory):
+    script = [
+        {"match": "Kresult", "text": "Two files."},
+        {"match": "Ktool", "text": "Look.\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"bash\">\n<｜DSML｜ parameter name=\"command\" "
+                                   "string=\"true\">ls</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>"},
+        {"match": "Klong", "text": "word " * 2000, "delays_ms": 20},
+        {"match": "Kfault", "text": "one two three", "fault": {"kind": "error", "at": 2}},
+        {"match": "first question", "text": "first answer"},
+        {"text": "ok"},
+    ]
+    path = harness.write_script(tmp_path_factory.mktemp("remote"), script)
+    with harness.scripted_server(path, "--served-model-name", "far,other", "--api-key", "secret:team:inference", "--max-model-len", "4096") as server:
+        yield server
+
+
+def test_a_conversation_with_a_running_server(remote, tmp_path):
+    far = Chat(tmp_path, "--url", f"http://127.0.0.1:{remote.port}", "--api-key", "secret")
+    assert re.search(r"far, 4096 tokens of context", far.plain())
+    assert "first answer" in far.ask("first question")
+    far.ask("second")
+    far.type("/raw\r")
+    assert '"first answer"' in far.wait(r"(?s)\}.*\n> $"), "the conversation goes along"
+    assert "status" not in far.ask("Kfault", after="error|fault|fail")
+    far.type("Klong\r")
+    far.wait("word word")
+    os.kill(far.process.pid, signal.SIGINT)
+    far.wait(r"(?s)stopped.*\n> $")
+    key = {"Authorization": "Bearer secret"}
+    harness.wait_until(lambda: json.loads(remote.request("GET", "/load", headers=key)[2])["server_load"] == 0, "the place is free again")
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps([{"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}]))
+    far.type(f"/tools {tools}\r")
+    far.wait(r"1 tools")
+    far.type("Ktool\r")
+    assert "bash" in far.wait("result> ")
+    assert "Two files." in far.ask("Kresult")
+    far.type("/quit\r")
+    assert far.process.wait(30) == 0
+
+
+def test_one_question_to_a_running_server(remote):
+    def asked(*options, text="first question\n"):
+        return subprocess.run([str(harness.binary()), "chat", *options], input=text, capture_output=True, text=True, timeout=60)
+    url = f"http://127.0.0.1:{remote.port}"
+    assert asked("--url", url, "--api-key", "secret").stdout == "first answer\n"
+    assert asked("--url", url, "--api-key", "secret", "--served-model-name", "other").stdout == "first answer\n"
+    wrong = asked("--url", url, "--api-key", "wrong")
+    assert wrong.returncode == 1 and "401" in wrong.stderr
+    wrong = asked("--url", url, "--api-key", "secret", "--served-model-name", "nobody")
+    assert wrong.returncode == 1 and "nobody" in wrong.stderr
+    assert asked("--url", "https://x").returncode == 2
+    assert asked("--url", f"http://127.0.0.1:{harness.free_port()}").returncode == 1
