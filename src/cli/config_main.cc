@@ -58,7 +58,7 @@ std::string_view origin_of(const CLI::Option& option, const ConfigOrigins& origi
 void list_words(const CLI::App& app, const std::string& path, std::string& out) {
   std::string words;
   std::vector<const CLI::App*> subs;
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App* s) { return !s->get_group().empty(); })) {
     words += sub->get_name() + " ";
     subs.push_back(sub);
   }

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/cpu_time.h"
+#include "server/errors.h"
 #include "server/speculation_metrics.h"
 
 namespace di::server {
@@ -157,6 +158,8 @@ ServerMetrics::ServerMetrics(const std::string& model_name, std::unique_ptr<Metr
       &registry_->histogram("deepinfer:grammar_compile_seconds", "Time to compile a constraint.", kFirstTokenBounds);
   // All series are there with 0 from the start.
   for (const char* reason : {"queue_full", "rate_limit"}) rejection_counter(reason);
+  for (int kind = 0; kind <= static_cast<int>(ErrorKind::kDeadline); ++kind)
+    error_counter(default_code(static_cast<ErrorKind>(kind)));
   for (const char* phase : {"queue", "prefill", "decode"}) {
     for (const char* reason : {"disconnect", "cancelled"}) abort_counter(phase, reason);
   }
@@ -564,8 +567,12 @@ void ServerMetrics::tenant_done(const RequestRecord& r) {
   add("deepinfer:tenant_generation_tokens_total", "Generated tokens by tenant.", r.output_tokens);
 }
 
+Counter& ServerMetrics::error_counter(std::string_view code) {
+  return registry_->counter("deepinfer:errors_total", "Errors sent to clients by code.", {{"code", std::string(code)}});
+}
+
 void ServerMetrics::error(std::string_view code) {
-  registry_->counter("deepinfer:errors_total", "Errors sent to clients by code.", {{"code", std::string(code)}}).add();
+  error_counter(code).add();
 }
 
 Counter& ServerMetrics::abort_counter(std::string_view phase, std::string_view reason) {

@@ -84,6 +84,7 @@ class ServerMetrics {
   void add_reuse_series();
   void add_turn_series();
   void add_image_series();
+  Counter& error_counter(std::string_view code);
   Counter& abort_counter(std::string_view phase, std::string_view reason);
   Counter& rejection_counter(std::string_view reason);
   std::string engine_histograms_text() const;
