@@ -45,7 +45,7 @@ struct LoadOptions {
   std::string host;
   uint16_t port = 0;
   std::vector<std::string> headers = {};  // whole lines
-  int32_t max_concurrency = 0;       // 0: no bound
+  int32_t max_concurrency = 0;            // 0: no bound
   bool keep_text = false;
   // The body of a request that follows another, whose answer is given.
   std::function<std::string(std::size_t request, const LoadResult& before)> next_body = {};
