@@ -78,6 +78,32 @@ StepCosts h200_costs(int32_t max_num_seqs, int32_t drafts) {
   return out;
 }
 
+StepCosts h200_measured_costs(int32_t drafts) {
+  StepCosts out;
+  out.curve = engine::CostCurve::create({{1, 10.10},
+                                         {2, 11.04},
+                                         {4, 12.05},
+                                         {8, 13.05},
+                                         {16, 16.09},
+                                         {32, 19.48},
+                                         {64, 24.93},
+                                         {96, 32.91},
+                                         {128, 33.85},
+                                         {192, 44.67},
+                                         {256, 52.25},
+                                         {384, 67.29},
+                                         {512, 82.53},
+                                         {4096, 557.8}})
+                  .value();
+  // lm_head: its bytes up to 64 rows, then its products.
+  const auto head_ms = [](int32_t rows) { return .30 + .0029 * std::max(0, rows - 64); };
+  out.draft_ms = [=, curve = out.curve.dense()](int32_t n) {
+    const int32_t rows = n * drafts;
+    return (curve.at(rows)->ms - head_ms(rows)) * 3 / 40 + head_ms(rows);
+  };
+  return out;
+}
+
 Replayed replay_rounds(std::span<const RecordedRound> rounds, const SpeculationPolicy& policy,
                        std::span<const LoadStage> load, const StepCosts& costs, int32_t drafts) {
   engine::SpeculationOptions options;
