@@ -81,4 +81,20 @@ Result<void> Meeting::meet(int32_t rank, std::string_view what, const void* item
   return pass(lock, rank, what, true);
 }
 
+Result<std::vector<int64_t>> Meeting::gather(int32_t rank, std::span<const int64_t> values) {
+  std::vector<int64_t> out;
+  DI_TRY(meet(rank, "gather", &values, [&](const Items& all) -> Result<void> {
+    for (size_t r = 0; r < all.size(); ++r) {
+      const auto& theirs = *static_cast<const std::span<const int64_t>*>(all[r]);
+      if (theirs.size() != values.size()) {
+        return di::fail(Errc::kInternal, "rank {} gathers {} values, rank {} {}", rank, values.size(), r,
+                        theirs.size());
+      }
+      out.insert(out.end(), theirs.begin(), theirs.end());
+    }
+    return {};
+  }));
+  return out;
+}
+
 }  // namespace di::device

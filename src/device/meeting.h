@@ -7,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,9 @@ class Meeting {
   using Items = std::vector<const void*>;
   Result<void> meet(int32_t rank, std::string_view what, const void* item,
                     const std::function<Result<void>(const Items&)>& body);
+
+  // The values of all ranks in the order of the ranks, as many of each; an error where the numbers differ.
+  Result<std::vector<int64_t>> gather(int32_t rank, std::span<const int64_t> values);
 
   void fail(Error error);
   std::optional<Error> error() const;

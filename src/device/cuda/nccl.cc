@@ -137,19 +137,7 @@ class NcclGroup final : public Group {
     if (const cudaError_t status = cudaSetDevice(device_); status != cudaSuccess) {
       DI_TRY(report("choosing the device", cudaGetErrorString(status)));
     }
-    std::vector<int64_t> out;
-    DI_TRY(team_->meeting().meet(rank_, "gather", &values, [&](const Meeting::Items& all) -> Result<void> {
-      for (size_t r = 0; r < all.size(); ++r) {
-        const auto& theirs = *static_cast<const std::span<const int64_t>*>(all[r]);
-        if (theirs.size() != values.size()) {
-          return di::fail(Errc::kInternal, "rank {} gathers {} values, rank {} {}", rank_, values.size(), r,
-                          theirs.size());
-        }
-        out.insert(out.end(), theirs.begin(), theirs.end());
-      }
-      return {};
-    }));
-    return out;
+    return team_->meeting().gather(rank_, values);
   }
 
  private:

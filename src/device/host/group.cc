@@ -37,19 +37,7 @@ class LocalGroup final : public Group {
   }
 
   Result<std::vector<int64_t>> gather(std::span<const int64_t> values) override {
-    std::vector<int64_t> out;
-    DI_TRY(meeting_->meet(rank_, "gather", &values, [&](const Meeting::Items& all) -> Result<void> {
-      for (size_t r = 0; r < all.size(); ++r) {
-        const auto& theirs = *static_cast<const std::span<const int64_t>*>(all[r]);
-        if (theirs.size() != values.size()) {
-          return di::fail(Errc::kInternal, "rank {} gathers {} values, rank {} {}", rank_, values.size(), r,
-                          theirs.size());
-        }
-        out.insert(out.end(), theirs.begin(), theirs.end());
-      }
-      return {};
-    }));
-    return out;
+    return meeting_->gather(rank_, values);
   }
 
  private:
