@@ -79,6 +79,7 @@ void run_case(const Json& line, const structured::VocabularyRef& vocabulary, str
   if (!compiled) w.key("error").value(compiled.error().text());
   w.key("tests").begin_array();
   std::vector<uint32_t> row(vocabulary->mask_words());
+  const double walked = cpu_us();
   for (const Json& test : line.find("tests")->as_array()) {
     auto tokens = vocabulary->encode_greedy(test.find("text")->as_string(), false);
     tokens.push_back(vocabulary->specials().eos);
@@ -99,7 +100,7 @@ void run_case(const Json& line, const structured::VocabularyRef& vocabulary, str
     for (const structured::TokenId t : tokens) w.value(t);
     w.end_array().end_object();
   }
-  w.end_array().key("masks_us").begin_array();
+  w.end_array().key("total_ms").value(cost.compile_ms + (cpu_us() - walked) / 1e3).key("masks_us").begin_array();
   for (const double t : cost.masks) w.raw(fmt::format("{:.2f}", t));
   w.end_array().key("accept_us").value(cost.accept_us).key("accept_tokens").value(cost.accepted_tokens);
   w.key("again_us").value(cost.again_us).key("again_tokens").value(cost.again_tokens);
