@@ -56,6 +56,10 @@ void add_bench_model(CLI::App& bench, BenchModelOptions& o) {
   model.add_option("--prefill", o.prefill, "Prompt lengths")->delimiter(',')->check(CLI::Range(1, 1 << 20));
   model.add_option("--batches", o.batches, "Requests of a decode step")->delimiter(',')->check(CLI::Range(1, 4096));
   model.add_option("--contexts", o.contexts, "Tokens before it")->delimiter(',')->check(CLI::Range(1, 1 << 20));
+  model.add_option("--rows", o.rows, "Rows of a request in a decode step: 1 and the drafts to verify")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 65));
+  model.add_flag("--drafts", o.drafts, "With the draft module: its context in every step, and its rounds measured");
   model.add_option("--steps", o.steps, "Decode steps, of which the median counts")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();

@@ -25,8 +25,22 @@ using kernels::WeightFormat;
 
 constexpr int32_t kPrefillRows = 4096;  // of one call
 
-// `real`: V4.1 Flash (model.md §1) with the given layers and experts; else the same topology at toy widths. Engram, the
-// draft and the vision tower are left out. Fewer than 40 layers: one layer of every kind, in their order.
+// The draft module on top of it (model.md §8), with the same share of its 128 experts as the layers have of their 384.
+void add_draft_module(ModelConfig& c, bool real, int32_t experts) {
+  c.num_nextn_predict_layers = 3;
+  c.compress_ratios.insert(c.compress_ratios.end(), 3, 0);
+  c.dspark_block_size = 5;
+  c.dspark_noise_token_id = real ? 128799 : 5;
+  for (int32_t l = std::max(0, c.num_hidden_layers - 3); l < c.num_hidden_layers; ++l) {
+    c.dspark_target_layer_ids.push_back(l);
+  }
+  c.dspark_markov_rank = real ? 256 : 32;
+  c.dspark_num_experts_per_tok = real ? 3 : 1;
+  c.dspark_n_routed_experts = std::max(c.dspark_num_experts_per_tok, experts / 3);
+}
+
+// `real`: V4.1 Flash (model.md §1) with the given layers and experts; else the same topology at toy widths. Engram and
+// the vision tower are left out. Fewer than 40 layers: one layer of every kind, in their order.
 ModelConfig layers_config(bool real, int32_t layers, int32_t experts, int32_t positions) {
   ModelConfig c;
   c.model_type = "deepseek_v41";
@@ -138,6 +152,7 @@ struct RandomModel {
   int64_t bytes = 0;
   int64_t expert_bytes = 0;  // one routed expert
   int64_t dense_bytes = 0;   // of the layers, read in every step
+  int64_t draft_bytes = 0;   // of the draft module with all its experts
 };
 
 Result<std::byte*> take(RandomModel& m, device::Device& device, int64_t bytes) {
@@ -195,6 +210,8 @@ Result<std::unique_ptr<RandomModel>> make_model(const ModelConfig& config, Backe
     const int64_t bytes = slot.stored_bytes(32);
     if (slot.group == TensorClass::kRoutedExpert) {
       m->expert_bytes += bytes;
+    } else if (slot.group == TensorClass::kDraft) {
+      m->draft_bytes += bytes;
     } else if (slot.group != TensorClass::kEmbedding) {
       m->dense_bytes += bytes;
     }
@@ -344,6 +361,7 @@ Result<double> step(Bench& b, Forward& forward, KvCache& cache, const std::vecto
 std::unique_ptr<Forward> make_forward(Bench& b) {
   ForwardOptions options;
   options.numerics = NumericMode::kTrained;
+  options.draft_context = b.options.drafts;
   options.group = b.group;
   return std::make_unique<Forward>(b.model->config, b.model->schedule, b.model->weights, *b.backend.ops,
                                    *b.backend.stream, *b.backend.device, options);
@@ -387,8 +405,54 @@ Result<void> prefill(Bench& b, Forward& forward, Patterns& patterns, int32_t len
   return {};
 }
 
-Result<void> decode(Bench& b, Forward& forward, Patterns& patterns, int32_t batch, int32_t context) {
-  const Sequences s = make_sequences(b, batch, context + 1);
+// The middle one of the measured steps, in seconds.
+template <class Step>
+Result<double> median_of(const Bench& b, const Step& step) {
+  for (int32_t i = 0; i < 3; ++i) static_cast<void>(DI_TRY(step(i == 0)));
+  std::vector<double> times;
+  for (int32_t i = 0; i < b.options.steps; ++i) times.push_back(DI_TRY(step(false)));
+  std::nth_element(times.begin(), times.begin() + b.options.steps / 2, times.end());
+  return times[static_cast<size_t>(b.options.steps / 2)];
+}
+
+// A draft round of all sequences (speculative.md §1.3, §1.4) but for the sampling between its steps: the drafts are the
+// golden token. In a group the experts are those of all ranks, and the limit is that of one.
+Result<void> draft_round(Bench& b, Forward& forward, KvCache& cache, int32_t batch, int32_t context) {
+  const ModelConfig& c = b.model->config;
+  std::vector<DraftChunk> chunks;
+  for (int32_t i = 0; i < batch; ++i) chunks.push_back({3 + i, context - 1, 1 + i, 0});
+  const std::vector<int32_t> previous(static_cast<size_t>(batch), 3);
+  std::vector<float> confidences(static_cast<size_t>(batch));
+  const auto round = [&](bool check) -> Result<double> {
+    const auto begin = std::chrono::steady_clock::now();
+    const DraftResult draft = forward.draft(chunks, cache);
+    for (int32_t k = 0; k < c.dspark_block_size; ++k) {
+      forward.draft_step(draft, k, previous.data(), 1.0F, confidences.data());
+    }
+    float last = 0;
+    forward.read(&last, draft.base_logits.data, 4);
+    const double seconds = seconds_since(begin);
+    if (b.group != nullptr && b.group->error()) return std::unexpected(*b.group->error());
+    if (check && !std::isfinite(last)) return fail(Errc::kInternal, "a draft's logit is not finite");
+    return seconds;
+  };
+  const double seconds = DI_TRY(median_of(b, round));
+  const auto rows = static_cast<double>(batch) * c.dspark_block_size;
+  const double h = c.hidden_size;
+  const double markov = static_cast<double>(c.vocab_size) * c.dspark_markov_rank;
+  const double hit =
+      1 - std::pow(1 - static_cast<double>(c.dspark_num_experts_per_tok) / c.dspark_n_routed_experts, rows);
+  const double experts = 3.0 * c.dspark_n_routed_experts * static_cast<double>(b.model->expert_bytes);
+  const double logits = rows * c.vocab_size * 4;
+  double limit = b.limits.of(static_cast<double>(b.model->draft_bytes) - experts * (1 - hit) - markov * 4, 0);
+  limit += b.limits.of(c.vocab_size * h * 2 + logits, 2 * rows * c.vocab_size * h);
+  limit += c.dspark_block_size * b.limits.of(markov * 2 + 2 * logits / c.dspark_block_size, 0);
+  print_row(b, "draft round", batch, context, batch / seconds, seconds, limit);
+  return {};
+}
+
+Result<void> decode(Bench& b, Forward& forward, Patterns& patterns, int32_t batch, int32_t context, int32_t rows) {
+  const Sequences s = make_sequences(b, batch, context + rows);
   const int64_t blocks = 1 + static_cast<int64_t>(batch) * static_cast<int64_t>(s.tables[0].size());
   auto cache = KvCache::create(*b.backend.device, b.layout, static_cast<int32_t>(blocks), batch + 1);
   if (!cache && cache.error().code == Errc::kResourceExhausted && b.group == nullptr) {
@@ -403,18 +467,18 @@ Result<void> decode(Bench& b, Forward& forward, Patterns& patterns, int32_t batc
     SequenceChunk& chunk = chunks[static_cast<size_t>(i)];
     chunk.tokens = s.tokens;
     chunk.begin = context;
-    chunk.count = 1;
+    chunk.count = rows;
     chunk.state_slot = 1 + i;
     chunk.block_table = s.tables[static_cast<size_t>(i)];
     chunk.logits_begin = context;
   }
-  for (int32_t i = 0; i < 3; ++i) static_cast<void>(DI_TRY(step(b, forward, *cache, chunks, i == 0)));
-  std::vector<double> times;
-  for (int32_t i = 0; i < b.options.steps; ++i) times.push_back(DI_TRY(step(b, forward, *cache, chunks, false)));
-  std::nth_element(times.begin(), times.begin() + b.options.steps / 2, times.end());
-  const double seconds = times[static_cast<size_t>(b.options.steps / 2)];
-  print_row(b, "decode", batch, context, batch / seconds, seconds,
-            sum_of_limits(*b.model, b.limits, batch, batch, context, batch, ranks_of(b)));
+  const double seconds = DI_TRY(median_of(b, [&](bool check) { return step(b, forward, *cache, chunks, check); }));
+  const int32_t all = batch * rows;
+  print_row(b, rows > 1 ? "verify" : "decode", batch, context, all / seconds, seconds,
+            sum_of_limits(*b.model, b.limits, all, all, context, batch, ranks_of(b)));
+  if (b.options.drafts && rows == b.options.rows.front()) {
+    DI_TRY(draft_round(b, forward, *cache, batch, context));
+  }
   return {};
 }
 
@@ -424,11 +488,13 @@ Result<void> run_rank(const BenchModelOptions& options, Backend& backend, device
   const bool prints = group == nullptr || group->rank() == 0;
   Patterns patterns(*b.backend.device);
   int32_t positions = 0;
-  for (const int32_t n : options.contexts) positions = std::max(positions, n + 1);
+  for (const int32_t n : options.contexts) positions = std::max(positions, n + std::ranges::max(options.rows) + 5);
   for (const int32_t n : options.prefill) positions = std::max(positions, n);
   const auto begin = std::chrono::steady_clock::now();
-  b.model = DI_TRY(make_model(layers_config(options.shape == "v41", options.layers, options.experts, positions),
-                              b.backend, patterns, group));
+  const bool real = options.shape == "v41";
+  ModelConfig config = layers_config(real, options.layers, options.experts, positions);
+  if (options.drafts) add_draft_module(config, real, options.experts);
+  b.model = DI_TRY(make_model(config, b.backend, patterns, group));
   PlanOptions plan;
   b.layout = DI_TRY(make_cache_layout(b.model->config, b.model->schedule, cache_options(b.model->config, plan)));
   if (prints) {
@@ -446,7 +512,9 @@ Result<void> run_rank(const BenchModelOptions& options, Backend& backend, device
   const auto forward = make_forward(b);
   for (const int32_t n : options.prefill) DI_TRY(prefill(b, *forward, patterns, n));
   for (const int32_t batch : options.batches) {
-    for (const int32_t context : options.contexts) DI_TRY(decode(b, *forward, patterns, batch, context));
+    for (const int32_t context : options.contexts) {
+      for (const int32_t rows : options.rows) DI_TRY(decode(b, *forward, patterns, batch, context, rows));
+    }
   }
   if (!prints) return {};
   std::printf("\n%lld steps were replayed as graphs\n", static_cast<long long>(forward->replays()));
@@ -455,7 +523,7 @@ Result<void> run_rank(const BenchModelOptions& options, Backend& backend, device
       "\nThe whole model: t(40 layers) = t_head + (t - t_head)*40/layers with t_head = the head's limit over its "
       "frac;\n"
       "with 48 experts a row is what one of eight expert-parallel cards computes for its own requests' share (the\n"
-      "exchange of rows is not in it). Engram and the draft are not in it.\n");
+      "exchange of rows is not in it). Engram is not in it, the draft module only with --drafts.\n");
   return {};
 }
 

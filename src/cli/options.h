@@ -180,8 +180,10 @@ struct BenchModelOptions {
   std::vector<int32_t> prefill = {512, 4096, 32768};
   std::vector<int32_t> batches = {1, 8, 64, 256};
   std::vector<int32_t> contexts = {1024, 32768, 131072};
-  int32_t steps = 9;       // of a decode row, of which the median counts
-  double read_gbs = 4450;  // ceilings, of an H200 (performance.md §3) unless given
+  std::vector<int32_t> rows = {1};  // of a request in a step: its last token and the drafts to verify
+  bool drafts = false;              // with the draft module: its round too
+  int32_t steps = 9;                // of a decode row, of which the median counts
+  double read_gbs = 4450;           // ceilings, of an H200 (performance.md §3) unless given
   double matrix_tflops = 700;
   int32_t threads = 0;
 };

@@ -78,29 +78,29 @@ StepCosts h200_costs(int32_t max_num_seqs, int32_t drafts) {
   return out;
 }
 
-StepCosts h200_measured_costs(int32_t drafts) {
+StepCosts h200_measured_costs() {
   StepCosts out;
-  out.curve = engine::CostCurve::create({{1, 10.10},
-                                         {2, 11.04},
-                                         {4, 12.05},
-                                         {8, 13.05},
-                                         {16, 16.09},
-                                         {32, 19.48},
-                                         {64, 24.93},
-                                         {96, 32.91},
-                                         {128, 33.85},
-                                         {192, 44.67},
-                                         {256, 52.25},
-                                         {384, 67.29},
-                                         {512, 82.53},
-                                         {4096, 557.8}})
+  out.curve = engine::CostCurve::create({{1, 10.15},    {2, 11.01},    {4, 11.88},    {6, 12.75},    {8, 12.93},
+                                         {12, 15.90},   {16, 16.08},   {24, 18.41},   {32, 19.53},   {48, 22.48},
+                                         {64, 25.03},   {96, 32.72},   {128, 33.70},  {192, 44.58},  {256, 52.11},
+                                         {384, 66.73},  {512, 86.75},  {576, 97.23},  {768, 116.7},  {1024, 149.4},
+                                         {1152, 165.6}, {1536, 228.3}, {2048, 294.7}, {2304, 337.7}, {3072, 433.9}})
                   .value();
-  // lm_head: its bytes up to 64 rows, then its products.
-  const auto head_ms = [](int32_t rows) { return .30 + .0029 * std::max(0, rows - 64); };
-  out.draft_ms = [=, curve = out.curve.dense()](int32_t n) {
-    const int32_t rows = n * drafts;
-    return (curve.at(rows)->ms - head_ms(rows)) * 3 / 40 + head_ms(rows);
-  };
+  const auto rounds = engine::CostCurve::create({{1, 1.394},
+                                                 {2, 1.538},
+                                                 {4, 1.708},
+                                                 {8, 1.908},
+                                                 {16, 2.440},
+                                                 {32, 3.593},
+                                                 {64, 5.228},
+                                                 {96, 6.964},
+                                                 {128, 8.750},
+                                                 {192, 12.63},
+                                                 {256, 16.60},
+                                                 {384, 24.09},
+                                                 {512, 31.75}})
+                          .value();
+  out.draft_ms = [by_sequences = rounds.dense()](int32_t n) { return by_sequences.at(n)->ms; };
   return out;
 }
 

@@ -42,10 +42,10 @@ StepCosts measured_costs(engine::CostCurve curve, std::span<const engine::Decode
 // spread over the cards, the other cards loaded alike. A floor, not a measurement.
 StepCosts h200_costs(int32_t max_num_seqs, int32_t drafts);
 
-// One H200 as measured: decode steps of 40 layers at V4.1's widths with 48 experts (a card's share of eight) at
-// contexts of 1k, up to 384 rows (bench/RESULTS.md, layers at real widths). The draft pass, not measured at these
-// widths, is three of the forty layers and the head over its rows.
-StepCosts h200_measured_costs(int32_t drafts);
+// One H200 as measured: steps of 40 layers at V4.1's widths with 48 experts (a card's share of eight) at contexts of
+// 1k, up to 3,072 rows, and rounds of the draft module with its share of experts for up to 512 sequences, but for the
+// sampling between its steps (bench/RESULTS.md, verify lengths).
+StepCosts h200_measured_costs();
 
 struct Replayed {
   double tokens_per_second = 0;

@@ -1,8 +1,10 @@
 // Verify lengths on recorded draft rounds of the bundled model (tests/data/speculation/rounds.jsonl, written by
-// `deepinfer bench speculation --replay-only --record`): the variable one against every fixed one, on step costs as
-// measured on one CPU thread and on those derived for H200 cards. The same work for every policy, no clock.
+// `deepinfer bench speculation --replay-only --record` on the reference's evaluation set): the variable one against
+// every fixed one, on step costs as measured on one CPU thread, on one H200 and on those derived for H200 cards. The
+// same work for every policy, no clock.
 #include "cli/speculation_replay.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -79,9 +81,14 @@ void expect_good(const StepCosts& costs, std::initializer_list<int32_t> loads) {
   for (const int32_t n : loads) {
     const std::vector<LoadStage> load = {{n, 3000 * n}};
     const Rates r = rates(load, costs);
+    fmt::print("{} requests: {:.0f} tokens/s, {:+.1f} % over the best fixed length\n", n, r.variable,
+               (r.variable / r.best - 1) * 100);
     EXPECT_GE(r.variable, .98 * r.best) << n;
   }
   const Rates mixed = rates(mixed_load(*(loads.end() - 1)), costs);
+  fmt::print("mixed load: {:.0f} tokens/s, {:+.1f} % over the best fixed length, {:+.1f} % over {} drafts\n",
+             mixed.variable, (mixed.variable / mixed.best - 1) * 100, (mixed.variable / mixed.longest - 1) * 100,
+             kDrafts);
   EXPECT_GE(mixed.variable, .99 * mixed.best);
   EXPECT_GE(mixed.variable, 1.06 * mixed.longest);
 }
@@ -99,7 +106,7 @@ TEST(SpeculationReplay, VariableIsTheBestOnTheFloorOfH200) {
 }
 
 TEST(SpeculationReplay, VariableIsTheBestOnTheMeasuredStepsOfH200) {
-  expect_good(h200_measured_costs(kDrafts), {1, 8, 64, 256, 512});
+  expect_good(h200_measured_costs(), {1, 8, 64, 256});
 }
 
 // performance.md §2.4, rows "8 | 1 …" to "8 | 256 …": the floor of a step without drafts, ms.
