@@ -2,8 +2,9 @@
 """Takes the pictures of docs/web.md: each page of the web interface, light and dark, of the release build with the
 bundled model under a minute of load.
 
-    .venv/bin/python tools/web_shots.py [SECONDS of load]
+    tools/web_shots.py [SECONDS of load]
 """
+import os
 import pathlib
 import random
 import sys
@@ -11,6 +12,9 @@ import tempfile
 import threading
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PYTHON = ROOT / ".venv/bin/python"  # has what a browser is driven with
+if PYTHON.exists() and pathlib.Path(sys.prefix).resolve() != PYTHON.parents[1].resolve():
+    os.execv(PYTHON, [str(PYTHON), *sys.argv])
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 
 import harness  # noqa: E402
@@ -37,6 +41,7 @@ class Load(threading.Thread):
 
 
 def picture(page, name):
+    page.mouse.move(0, 0)  # nothing is pointed at
     path = IMAGES / f"web-{name}.png"
     page.screenshot(path=path, animations="disabled", caret="hide")
     size = path.stat().st_size
@@ -78,6 +83,22 @@ def shoot(browser, server, scheme):
     picture(page, f"requests-{scheme}")
     tab.open("requests/look-at-me").get_by_label("Waterfall").wait_for()
     picture(page, f"timeline-{scheme}")
+    tab.close()
+    if scheme == "light":
+        shoot_narrow(browser, server)
+
+
+def shoot_narrow(browser, server):
+    tab = web.Tab(browser, server, viewport={"width": 390, "height": 780})
+    page = tab.open()
+    page.get_by_text("Ready", exact=True).wait_for()
+    ask(page, "Tell me a story about a fox.")
+    picture(page, "narrow-chat")
+    page.get_by_role("button", name="Settings", exact=True).click()
+    picture(page, "narrow-settings")
+    tab.open("dashboard").get_by_text("Live", exact=True).wait_for()
+    page.wait_for_timeout(1500)
+    picture(page, "narrow-dashboard")
     tab.close()
 
 

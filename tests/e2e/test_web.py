@@ -424,3 +424,57 @@ def test_axe_finds_nothing(browser, server, scheme):
     found["timeline"] = web.axe_violations(page, rules)
     assert {view: lines for view, lines in found.items() if lines} == {}
     tab.close()
+
+
+def test_a_narrow_page_has_everything(browser, server):
+    server.request("POST", harness.CHAT, server.body(max_tokens=8), {"X-Request-Id": "narrow"})
+    tab = web.Tab(browser, server, viewport={"width": 360, "height": 740})
+    page = tab.open()
+    inside = "() => document.documentElement.scrollWidth <= innerWidth && [...document.querySelectorAll('.top a, .top button')]" \
+        ".filter((n) => n.checkVisibility()).every((n) => n.getBoundingClientRect().right <= innerWidth)"
+    page.get_by_text("Ready", exact=True).wait_for()
+    assert page.evaluate(inside)
+
+    # The conversations and the settings lie over the chat, one at a time, and go away again.
+    ask(page, "Hi there")
+    conversations, settings = (page.get_by_role("complementary", name=name) for name in ("Conversations", "Settings of the request"))
+    assert not conversations.is_visible() and not settings.is_visible()
+    page.get_by_role("button", name="Conversations").click()
+    conversations.get_by_role("button", name="New conversation").click()
+    assert page.locator("article").count() == 0 and not conversations.is_visible()
+    page.get_by_role("button", name="Conversations").click()
+    conversations.get_by_role("button", name="Hi there", exact=True).click()
+    assert page.locator("article").count() == 2 and not conversations.is_visible()
+    button = page.get_by_role("button", name="Settings", exact=True)
+    button.click()
+    page.get_by_label("Temperature", exact=True).fill("0.5")
+    assert web.axe_violations(page) == []
+    page.get_by_role("button", name="Close the settings").click()
+    assert not settings.is_visible()
+    button.press("Enter")
+    assert settings.is_visible()
+    page.keyboard.press("Escape")
+    assert not settings.is_visible() and page.evaluate("document.activeElement.getAttribute('aria-label')") == "Settings"
+
+    for view, shown in (("dashboard", page.get_by_role("region", name="Latencies")), ("requests", page.get_by_role("link", name="Request narrow").first),
+                        ("requests/narrow", page.get_by_label("Waterfall"))):
+        tab.open(view)
+        shown.wait_for()
+        assert page.evaluate(inside), view
+        assert web.axe_violations(page) == [], view
+    page.set_viewport_size({"width": 1280, "height": 740})
+    tab.open("chat")
+    assert conversations.is_visible() and settings.is_visible()
+    tab.close()
+
+
+def test_where_the_accepted_lengths_lie_adds_up(tab, server):
+    page = tab.open("dashboard")
+    page.get_by_text("Live", exact=True).wait_for()
+    if not page.get_by_role("region", name="Accepted length").is_visible():
+        pytest.skip("this server does not draft")
+    bars = page.get_by_role("region", name="Accepted length").get_by_role("img")
+    counts = [int(part.split(": ")[1]) for part in bars.get_attribute("aria-label").removeprefix("Accepted length: ").split(", ")]
+    names = page.get_by_role("region", name="Accepted length").locator(".bars-axis strong").all_inner_texts()
+    assert len(names) == len(counts) and "+Inf" not in names
+    assert sum(counts) <= server.metric("deepinfer:spec_accept_len_count")

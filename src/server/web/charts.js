@@ -56,7 +56,7 @@ export class LineChart {
     const visible = any ? this.data.series : [];
     replace(this.legend, visible.length > 1 ? visible.map((s) => h("span", {}, h("i.swatch", {style: {"--k": s.colour}}), s.name)) : "");
     const last = (s) => s.values.findLast((v) => v !== null && v !== undefined);
-    this.now.textContent = visible.map((s) => (visible.length > 1 && visible.length <= 3 ? `${s.name} ` : "") + format(last(s))).slice(0, 3).join(" · ");
+    this.now.textContent = visible.map((s) => (visible.length > 1 && visible.length <= 3 ? `${s.name}: ` : "") + format(last(s))).slice(0, 3).join(" · ");
     this.svg.setAttribute("aria-label", `${this.options.title}: ${visible.map((s) => `${s.name} ${format(last(s))}`).join(", ") || "no data"}. Arrow keys read single moments.`);
     if (!any) return;
     this.width = this.chart.clientWidth || 400;

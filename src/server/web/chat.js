@@ -7,6 +7,8 @@ import {asCurl, asPython} from "./export.js";
 
 const storeName = "deepinfer.conversations";
 const maxKept = 60;
+// Where there is no room for three columns, what is beside the conversation lies over it, one at a time.
+const narrow = matchMedia("(max-width: 1100px)");
 const starters = ["Explain what a KV cache is to a new colleague.", "Write a haiku about the sea.", "What is 17 times 24? Show the steps.",
   "Translate to French: The library opens at nine."];
 
@@ -37,13 +39,16 @@ export class Chat {
 
   show() {
     if (!this.settings.models.length) this.refreshModels();
-    if (matchMedia("(min-width: 1101px)").matches) this.input.focus();
+    if (!narrow.matches) this.input.focus();
   }
   hide() {}
 
   // ---- frame ----
   build() {
     this.list = h("ul.talks");
+    this.sideButton = h("button.ghost.icon-only.narrow", {type: "button", "aria-label": "Conversations", title: "Conversations", "aria-expanded": "false", onclick: () => this.toggleSide()},
+      icon("M3 5h14M3 10h14M3 15h9"));
+    this.side = h("aside.side", {"aria-label": "Conversations", tabIndex: -1}, h("button", {type: "button", onclick: () => { this.open(null); this.input.focus(); }}, "New conversation"), this.list);
     this.messages = h("div.messages", {role: "log", "aria-label": "Conversation", tabIndex: 0});
     this.input = h("textarea", {id: "ask", rows: "1", placeholder: "Ask something…", "aria-label": "Your message", "aria-describedby": "ask-hint",
       oninput: () => this.fitInput(), onkeydown: (e) => this.onKey(e), onpaste: (e) => this.attach(e.clipboardData.files)});
@@ -53,23 +58,51 @@ export class Chat {
     this.attachButton = h("button.ghost.icon-only", {type: "button", onclick: () => this.fileInput.click()},
       icon("M13.5 6.5 7.8 12.2a1.7 1.7 0 0 0 2.4 2.4l6-6a3.2 3.2 0 0 0-4.6-4.6l-6.3 6.3a4.8 4.8 0 0 0 6.8 6.8l4.4-4.4"));
     this.attachments = h("div.attachments");
-    this.settingsButton = h("button.ghost.icon-only", {type: "button", "aria-label": "Settings", "aria-pressed": "true", onclick: () => this.toggleSettings()},
+    this.settingsButton = h("button.ghost.icon-only", {type: "button", "aria-label": "Settings", title: "Settings", "aria-expanded": "true", onclick: () => this.toggleSettings()},
       icon("M3 6h8m4 0h2M3 14h2m4 0h8M13 6m-2 0a2 2 0 1 0 4 0 2 2 0 1 0-4 0M7 14m-2 0a2 2 0 1 0 4 0 2 2 0 1 0-4 0"));
     replace(this.root, h("h1.sr", {}, "Chat"),
-      h("aside.side", {"aria-label": "Conversations"}, h("button", {type: "button", onclick: () => { this.open(null); this.input.focus(); }}, "New conversation"), this.list),
+      this.side,
       h("div.talk", {}, this.messages,
         h("div.composer", {},
           h("div.box.card", {}, this.attachments, this.input,
-            h("div.row", {}, this.attachButton, this.fileInput, this.settingsButton, h("span.grow"), this.sendButton)),
+            h("div.row", {}, this.sideButton, this.attachButton, this.fileInput, this.settingsButton, h("span.grow"), this.sendButton)),
           h("p.hint", {id: "ask-hint"}, "Enter sends, Shift+Enter starts a new line, Escape stops an answer."))),
       this.settings.node);
-    if (!matchMedia("(min-width: 1101px)").matches) this.toggleSettings();
+    this.settings.onClose = () => this.closeOver();
+    const fit = () => {
+      this.toggleSide(false);
+      this.toggleSettings(!narrow.matches);
+    };
+    narrow.addEventListener("change", fit);
+    fit();
+    this.root.addEventListener("keydown", (event) => { if (event.key === "Escape" && !event.defaultPrevented) this.closeOver(); });
+    this.messages.addEventListener("pointerdown", () => this.closeOver());
     this.drawAttach();
   }
 
-  toggleSettings() {
-    const hidden = this.root.classList.toggle("no-settings");
-    this.settingsButton.setAttribute("aria-pressed", String(!hidden));
+  toggleSettings(show = this.root.classList.contains("no-settings")) {
+    this.root.classList.toggle("no-settings", !show);
+    this.settingsButton.setAttribute("aria-expanded", String(show));
+    if (!show || !narrow.matches) return;
+    this.toggleSide(false);
+    this.settings.node.focus();
+  }
+
+  toggleSide(show = !this.root.classList.contains("show-side")) {
+    this.root.classList.toggle("show-side", show);
+    this.sideButton.setAttribute("aria-expanded", String(show));
+    if (!show) return;
+    this.toggleSettings(false);
+    this.side.focus();
+  }
+
+  // Puts away what lies over the conversation, and the focus back where it was opened.
+  closeOver() {
+    if (!narrow.matches) return;
+    for (const [shown, button] of [[this.root.classList.contains("show-side"), this.sideButton], [!this.root.classList.contains("no-settings"), this.settingsButton]])
+      if (shown) button.focus();
+    this.toggleSide(false);
+    this.toggleSettings(false);
   }
 
   fitInput() {
@@ -115,6 +148,7 @@ export class Chat {
   open(conversation) {
     this.stop();
     this.current = conversation;
+    this.closeOver();
     this.drawList();
     this.drawMessages();
   }

@@ -35,8 +35,9 @@ export class Settings {
     this.models = [];
     this.model = "";
     try { Object.assign(this.values, JSON.parse(localStorage.getItem(storeName) ?? "{}")); } catch { /* a fresh start */ }
-    this.node = h("aside.settings", {"aria-label": "Settings of the request"});
+    this.node = h("aside.settings", {"aria-label": "Settings of the request", tabIndex: -1});
     this.onChange = () => {};
+    this.onClose = () => {};
     this.draw();
   }
 
@@ -151,7 +152,7 @@ export class Settings {
     const schemaHint = "JSON Schema; the answer is checked against it here too.";
     const toolsHint = "A JSON array of function tools. Calls appear in the chat, and you write their results.";
     replace(this.node,
-      h("h2", {}, "Settings"),
+      h("div.row", {}, h("h2.grow", {}, "Settings"), h("button.ghost.icon-only.narrow", {type: "button", "aria-label": "Close the settings", onclick: () => this.onClose()}, "×")),
       h("div.field", {}, h("label", {for: "set-model"}, "Model"), model),
       this.text("system", "System prompt", {rows: 3, placeholder: "None"}),
       h("fieldset", {}, h("legend", {}, "Reasoning"), this.check("thinking", "Think before answering", true),

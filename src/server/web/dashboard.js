@@ -38,7 +38,7 @@ export class Dashboard {
       return h("div.card.tile", {role: "group", "aria-label": name}, h("div.name", {}, name), value, note);
     };
     const tiles = h("div.tiles", {}, tile("requests", "Requests"), tile("output", "Output"), tile("prefill", "Prefill"), tile("running", "Running"),
-      tile("kv", "KV cache"), tile("hits", "Prompt from cache"), tile("ttft", "First token, p50"), tile("tpot", "Per token, p50"));
+      tile("kv", "KV cache"), tile("hits", "From cache"), tile("ttft", "First token, p50"), tile("tpot", "Per token, p50"));
     this.charts = {
       requests: new LineChart({title: "Requests per second", format: compact, empty: "No requests in this window"}),
       tokens: new LineChart({title: "Tokens per second", format: compact, empty: "No tokens in this window"}),
@@ -143,21 +143,22 @@ export class Dashboard {
       replace(tiles[key].value, value, unit ? h("small", {}, unit) : null);
       tiles[key].note.textContent = note || "\u00a0";
     };
+    const soFar = (name) => `${compact(feed.total(name) ?? 0)} so far`;
     const rates = codes.map((f) => ({code: f.labels.code, rate: lastOf(feed.rate(feed.column(f.key))) ?? 0}));
     const failing = rates.filter((r) => r.code >= "500").reduce((s, r) => s + r.rate, 0);
-    set("requests", compact(rates.reduce((s, r) => s + r.rate, 0)), "/s", failing > 0 ? `${compact(failing)}/s fail` : `${plural(feed.total("deepinfer:http_requests_total") ?? 0, "answer")} so far`);
-    set("output", compact(lastOf(output) ?? 0), "tok/s", `${plural(feed.total("vllm:generation_tokens_total") ?? 0, "token")} so far`);
-    set("prefill", compact(lastOf(prefill) ?? 0), "tok/s", `${plural(feed.total("deepinfer:engine_prompt_tokens_total") ?? 0, "token")} so far`);
+    set("requests", compact(rates.reduce((s, r) => s + r.rate, 0)), "/s", failing > 0 ? `${compact(failing)}/s fail` : soFar("deepinfer:http_requests_total"));
+    set("output", compact(lastOf(output) ?? 0), "tok/s", soFar("vllm:generation_tokens_total"));
+    set("prefill", compact(lastOf(prefill) ?? 0), "tok/s", soFar("deepinfer:engine_prompt_tokens_total"));
     const limit = feed.frame.state.engine?.max_num_seqs;
     set("running", compact(lastOf(running)), limit ? `of ${limit}` : "", `${compact(lastOf(waiting))} waiting`);
     const blocks = feed.frame.state.engine?.blocks;
     set("kv", percent(lastOf(kv)), "", blocks ? `of ${plural(blocks, "block")}` : "");
     const prompt = feed.total("vllm:prompt_tokens_total");
     const cached = feed.total("vllm:prompt_tokens_cached_total");
-    set("hits", prompt ? percent(cached / prompt) : "–", "", prompt ? `${compact(cached)} of ${plural(prompt, "token")}` : "no prompts yet");
+    set("hits", prompt ? percent(cached / prompt) : "–", "", prompt ? `${compact(cached)} of ${compact(prompt)}` : "no prompts yet");
     for (const key of ["ttft", "tpot"]) {
       const found = feed.frame.latency[key]?.["60"];
-      set(key, found?.count ? seconds(found.p50) : "–", "", found?.count ? `p99 ${seconds(found.p99)}` : "none in the last minute");
+      set(key, found?.count ? seconds(found.p50) : "–", "", found?.count ? `p99 ${seconds(found.p99)}` : "none in 1 min");
     }
   }
 

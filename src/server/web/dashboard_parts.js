@@ -41,10 +41,14 @@ function histogram(title, family) {
     const counts = bounds.map((b, i) => buckets.get(b) - (i ? buckets.get(bounds[i - 1]) : 0));
     node.hidden = !counts.some((c) => c > 0);
     if (node.hidden) return;
+    if (counts.at(-1) === 0) counts.pop();
+    const names = counts.map((_, i) => bounds[i] === "+Inf" ? `> ${bounds[i - 1]}` : bounds[i]);
     const most = Math.max(...counts);
-    replace(bars, counts.map((c, i) => h("div", {title: `${bounds[i]}: ${c}`, style: {height: `${100 * c / most}%`}})));
-    bars.setAttribute("aria-label", `${title}: ${bounds.map((b, i) => `${b}: ${counts[i]}`).join(", ")}`);
-    replace(axis, bounds.map((b) => h("span", {}, b)));
+    const sum = counts.reduce((a, b) => a + b, 0);
+    const share = (c) => c > 0 && c < 0.01 * sum ? "< 1 %" : percent(c / sum);
+    replace(bars, counts.map((c, i) => h("div", {title: `${names[i]}: ${c}`, style: {height: `${100 * c / most}%`}})));
+    bars.setAttribute("aria-label", `${title}: ${names.map((n, i) => `${n}: ${counts[i]}`).join(", ")}`);
+    replace(axis, counts.map((c, i) => h("span", {}, h("strong", {}, names[i]), h("br"), share(c))));
   }};
 }
 

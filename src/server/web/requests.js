@@ -111,7 +111,7 @@ export class Requests {
       return;
     }
     const focused = document.activeElement?.closest?.("tr")?.dataset.id;
-    const table = h("table.table", {}, h("thead", {}, h("tr", {}, ["Time", "Request", "Route", "State"].map((t) => h("th", {scope: "col"}, t)),
+    const table = h("table.table", {}, h("thead", {}, h("tr", {}, ["Time", "State", "Request", "Route"].map((t) => h("th", {scope: "col"}, t)),
       ["Prompt", "Cached", "Output", "First token", "Duration", "tok/s"].map((t) => h("th.n", {scope: "col"}, t)))),
       h("tbody", {}, rows.slice(0, this.limit).map((r) => this.row(r))));
     replace(this.tableBox, h("div.card.scroll", {tabIndex: 0, role: "group", "aria-label": "Table of requests"}, table),
@@ -121,9 +121,9 @@ export class Requests {
 
   row(r) {
     const share = r.prompt_tokens ? r.cached_tokens / r.prompt_tokens : 0;
-    return h("tr", {"data-id": r.id}, h("td.num", {}, clock(r.received_unix_ms)),
+    return h("tr", {"data-id": r.id}, h("td.num", {}, clock(r.received_unix_ms)), h("td", {}, badge(r)),
       h("td", {}, h("a", {href: `#requests/${encodeURIComponent(r.id)}`, "aria-label": `Request ${r.id}`}, r.id.length > 16 ? `${r.id.slice(0, 14)}…` : r.id)),
-      h("td", {}, r.route), h("td", {}, badge(r)),
+      h("td", {}, r.route),
       h("td.n", {}, r.prompt_tokens ? r.prompt_tokens.toLocaleString("en") : "–"),
       h("td.n", {}, r.prompt_tokens ? `${Math.round(100 * share)} %` : "–", h("span.minibar", {"aria-hidden": "true"}, h("i", {style: {width: `${100 * share}%`}}))),
       h("td.n", {}, r.output_tokens.toLocaleString("en")), h("td.n", {}, duration(r.ttft_ms)), h("td.n", {}, duration(r.duration_ms)), h("td.n", {}, speed(r)));
@@ -146,7 +146,7 @@ export class Requests {
   }
 
   drawDetail(line) {
-    const facts = [["State", badge(line)], ["Route", line.route], ["Tenant", line.tenant], ["Received", clock(line.received_unix_ms)], ["Duration", duration(line.duration_ms)],
+    const facts = [["State", badge(line)], ["Route", line.route.split("/").map((part, i) => i ? ["/", h("wbr"), part] : part)], ["Tenant", line.tenant], ["Received", clock(line.received_unix_ms)], ["Duration", duration(line.duration_ms)],
       ["First token", duration(line.ttft_ms)], ["Prompt", plural(line.prompt_tokens, "token")], ["Output", plural(line.output_tokens, "token")], ["tok/s", speed(line)],
       ["Steps", line.total_steps ? `${line.total_steps} (${(line.output_tokens / line.total_steps).toFixed(2)} tok each)` : "–"],
       ...(line.workers.prefill ? [["Prefill worker", line.workers.prefill]] : []), ...(line.workers.decode ? [["Decode worker", line.workers.decode]] : [])];
@@ -160,7 +160,7 @@ export class Requests {
 
 function cacheCard(line) {
   const c = line.cache;
-  const parts = [["device", c.device_tokens, "--c2"], ["host", c.host_tokens, "--c1"], ["store", c.store_tokens, "--c4"], ["computed", c.computed_tokens, "--c3"]].filter(([, n]) => n > 0);
+  const parts = [["device", c.device_tokens, "--c2"], ["host", c.host_tokens, "--c1"], ["store", c.store_tokens, "--c4"], ["computed", c.computed_tokens, "--line-strong"]].filter(([, n]) => n > 0);
   const total = parts.reduce((s, [, n]) => s + n, 0);
   if (!total) return null;
   const text = parts.map(([name, n]) => `${name === "computed" ? "computed" : `from ${name}`} ${plural(n, "token")}`).join(", ");
@@ -168,6 +168,16 @@ function cacheCard(line) {
     h("div.stack", {role: "img", "aria-label": text}, parts.map(([, n, k]) => h("div", {style: {width: `${100 * n / total}%`, "--k": `var(${k})`}}))),
     h("div.legend", {}, parts.map(([name, n, k]) => h("span", {}, h("i.swatch", {style: {"--k": `var(${k})`, height: "10px"}}), `${name === "computed" ? "computed" : `cached, ${name}`}: ${n.toLocaleString("en")}`)),
       c.miss_reason ? h("span", {}, `Not cached because: ${c.miss_reason.replaceAll("_", " ")}`) : null));
+}
+
+// 0 and up to five round moments until `total`.
+function roundMarks(total) {
+  const raw = total / 5;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999);
+  const out = [];
+  for (let i = 0; i * step <= total; i += 1) out.push(i * step);
+  return out;
 }
 
 function waterfall(line) {
@@ -199,7 +209,7 @@ function waterfall(line) {
   for (const [stage, w] of Object.entries(line.work)) {
     rows.push(h("div.line", {role: "listitem"}, h("span", {}, stageNames[stage] ?? stage), h("span.muted.small", {}, `${plural(w.pieces, "piece")}, ${duration(w.ms / w.pieces)} each, beside the steps above`), h("span.t", {}, duration(w.ms))));
   }
-  const axis = [0, 0.25, 0.5, 0.75, 1].map((p) => h("span", {style: {left: `${100 * p}%`}}, duration(p * total)));
+  const axis = roundMarks(total).map((ms) => h(ms > 0.94 * total ? "span.last" : "span", {style: {left: percent(ms)}}, duration(ms)));
   return h("section.card.fall", {"aria-label": "Waterfall"}, h("div.line.axis", {"aria-hidden": "true"}, h("span", {}, "Stage"), h("div.lane", {}, axis), h("span.t", {}, "Time")),
     h("div", {role: "list", "aria-label": "Stages"}, rows),
     line.dropped_stages ? h("p.muted.small", {}, `${plural(line.dropped_stages, "further stage")} not kept.`) : null);
