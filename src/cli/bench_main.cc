@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "cli/command_line.h"
 #include "cli/common_main.h"
 #include "cli/local_model.h"
 
@@ -64,10 +65,10 @@ void add_bench_model(CLI::App& bench, BenchModelOptions& o) {
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   model.add_option("--read-gbs", o.read_gbs, "Measured read bandwidth, GB/s")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   model.add_option("--matrix-tflops", o.matrix_tflops, "Measured matrix rate, TFLOP/s")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   model.add_option("--threads", o.threads, "Compute threads of the CPU")->check(CLI::Range(1, 1024));
 }
@@ -88,11 +89,11 @@ void add_bench_speculation(CLI::App& bench, BenchSpeculationOptions& o) {
   app.add_option("--prompts", o.prompts, "Requests, one per line: Batch form or bare chat bodies")
       ->required()
       ->type_name("IN.jsonl");
-  app.add_option("--limit", o.limit, "Lines of each group (custom_id up to its last dash)")->check(CLI::PositiveNumber);
+  app.add_option("--limit", o.limit, "Lines of each group (custom_id up to its last dash)")->check(above_zero());
   app.add_option("--concurrency", o.concurrency, "Requests in flight, one table each")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--max-tokens", o.max_tokens, "Longest answer")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--max-tokens", o.max_tokens, "Longest answer")->check(above_zero())->capture_default_str();
   app.add_option("--temperature", o.temperature, "Of the requests")->check(CLI::Range(0.0, 2.0))->capture_default_str();
   app.add_flag("--processor-time", o.processor_time,
                "Costs in processor time: for machines that do other work (with --threads 1)");
@@ -122,13 +123,13 @@ void add_bench_serve(CLI::App& app, BenchServeOptions& o) {
       ->type_name("FILE");
   app.add_option("--prefix-len", o.prefix_len,
                  "Tokens that prompts share (prefix_repetition: half of them, sonnet: 200)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   app.add_option("--num-prefixes", o.num_prefixes, "Of prefix_repetition: how many different ones")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   app.add_option("--input-len,--random-input-len", o.input_len, "Tokens per prompt")->capture_default_str();
   app.add_option("--output-len,--random-output-len", o.output_len, "Tokens per answer")->capture_default_str();
-  app.add_option("--num-prompts", o.num_prompts, "Requests")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--num-prompts", o.num_prompts, "Requests")->check(above_zero())->capture_default_str();
   app.add_option_function<std::string>(
          "--request-rate",
          [&o](const std::string& v) { o.request_rate = v == "inf" ? 0 : std::strtod(v.c_str(), nullptr); },
@@ -147,7 +148,7 @@ void add_bench_serve(CLI::App& app, BenchServeOptions& o) {
                  "Each prompt begins a conversation of so many turns; the answers go along (openai-chat, anthropic)")
       ->check(CLI::Range(1, 1000));
   app.add_option("--turn-len", o.turn_len, "Tokens that each further turn brings")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   add_duration(app, "--think-time", o.think_time_ms, "Between an answer and the next turn (0)");
   app.add_option("--burstiness", o.burstiness, "1 is a Poisson process")->capture_default_str();

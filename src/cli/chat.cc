@@ -585,9 +585,14 @@ int run(const ChatOptions& options) {
   return with_session(options, "run", [&](Session& session, const Peer& peer, const Terminal& terminal) {
     std::string prompt = options.prompt;
     if (prompt.empty() || prompt == "-") {
+      if (isatty(STDIN_FILENO) != 0) std::fputs("The question, ended by Ctrl-D:\n", stderr);
       std::ostringstream text;
       text << std::cin.rdbuf();
       prompt = text.str();
+    }
+    if (prompt.find_first_not_of(" \t\r\n") == std::string::npos) {
+      std::fputs("deepinfer run: there is no question: give it behind the model, or on standard input\n", stderr);
+      return kUsage;
     }
     session.turns.push_back(message("user", std::move(prompt)));
     const bool ok = ask(session, peer, terminal);

@@ -33,7 +33,8 @@ void add_duration(CLI::App& app, const std::string& name, int64_t& target_ms, co
 
 void add_model_folder(CLI::App& app, std::string& folder, bool required) {
   CLI::Option* option =
-      app.add_option("model", folder, "Model folder: config.json, *.safetensors, tokenizer.json")->type_name("DIR");
+      app.add_option("model,-m,--model", folder, "Model folder: config.json, *.safetensors, tokenizer.json")
+          ->type_name("DIR");
   if (required) option->required();
 }
 

@@ -16,13 +16,12 @@ std::string environment_name(const std::string& option) {
   return name;
 }
 
-const CLI::Option* find_option(const CLI::App& app, const std::string& name) {
-  for (const CLI::Option* option : app.get_options()) {
-    const std::vector<std::string>& names = option->get_lnames();
-    if (std::find(names.begin(), names.end(), name) != names.end()) return option;
-  }
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
-    if (const CLI::Option* option = find_option(*sub, name)) return option;
+// An option of serve or of the program as a whole.
+const CLI::Option* find_setting(const CLI::App& root, const std::string& name) {
+  for (const CLI::App* app : {static_cast<const CLI::App*>(root.get_subcommand("serve")), &root}) {
+    for (const CLI::Option* option : app->get_options()) {
+      if (option->check_lname(name)) return option;
+    }
   }
   return nullptr;
 }
@@ -30,7 +29,8 @@ const CLI::Option* find_option(const CLI::App& app, const std::string& name) {
 bool is_setting(const CLI::Option& option) {
   if (option.get_lnames().empty()) return false;
   const std::string& name = option.get_lnames()[0];
-  return name != "help" && name != "version" && name != "config" && name != "json";
+  if (option.get_group().empty()) return false;  // taken for the sake of others' command lines
+  return name != "help" && name != "help-all" && name != "version" && name != "config" && name != "json";
 }
 
 bool is_secret(const std::string& name) {
@@ -86,7 +86,7 @@ Result<ConfigOrigins> apply_config_file(const CLI::App& root, int argc, char** a
   if (const char* named = std::getenv("DEEPINFER_CONFIG"); path.empty() && named != nullptr) path = named;
   if (path.empty()) return origins;
   for (const auto& [name, value] : DI_TRY(read_config_file(path))) {
-    const CLI::Option* option = find_option(root, name);
+    const CLI::Option* option = find_setting(root, name);
     if (option == nullptr || !is_setting(*option))
       return fail(Errc::kInvalidRequest, "{}: `{}` is no option of serve", path, name);
     const std::string& key = option->get_lnames()[0];

@@ -8,10 +8,12 @@
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 
 #include "base/log.h"
 #include "cli/bench_main.h"
+#include "cli/command_line.h"
 #include "cli/common_main.h"
 #include "cli/config_main.h"
 #include "cli/local_model.h"
@@ -41,47 +43,6 @@ struct Options {
   CalibrateOptions calibrate;
   BenchCommands bench;
 };
-
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t next = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0U : 1U)});
-      diagonal = row[j];
-      row[j] = next;
-    }
-  }
-  return row[b.size()];
-}
-
-// The option or subcommand that the argument was probably meant to be; empty when nothing is near.
-std::string nearest_name(const CLI::App& app, std::string argument) {
-  argument = argument.substr(0, argument.find('='));
-  std::vector<std::string> names;
-  const CLI::App* at = &app;
-  for (;;) {
-    const std::vector<CLI::App*> parsed = at->get_subcommands();
-    if (parsed.empty()) break;
-    at = parsed.front();
-  }
-  for (const CLI::Option* option : at->get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  }
-  for (const CLI::App* sub : at->get_subcommands([](const CLI::App*) { return true; }))
-    names.push_back(sub->get_name());
-  std::string best;
-  size_t distance = argument.size() / 2 + 1;
-  for (const std::string& name : names) {
-    if (const size_t d = edit_distance(argument, name); d < distance) {
-      distance = d;
-      best = name;
-    }
-  }
-  return best;
-}
 
 void add_reuse_options(CLI::App& app, ModelOptions& o) {
   app.add_option_function<std::string>(
@@ -138,8 +99,9 @@ void add_speculation_options(CLI::App& app, ModelOptions& o) {
 }
 
 void add_model_options(CLI::App& app, ModelOptions& o) {
-  app.add_option("--max-model-len", o.max_model_len, "Context: tokens of prompt and answer together (the model's own)")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--max-model-len", o.max_model_len,
+                 "Context: tokens of prompt and answer together, such as 32768 or 32K (the model's own)")
+      ->transform(token_count());
   app.add_option("--max-num-seqs", o.max_num_seqs, "Sequences computed at once")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
@@ -174,7 +136,7 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
   add_duration(app, "--ttft-target", o.ttft_target_ms, "Refuse requests whose first token would take longer (0: none)");
   app.add_option("--peak-tflops", o.peak_tflops,
                  "The device's peak in FP8 equivalents, for the utilisation among the metrics")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   app.add_option("--trace", o.trace_file, "Write a Chrome trace of the steps at the end")->type_name("FILE");
   app.add_option("--record-schedule", o.record_schedule, "Write what the scheduler saw and decided, a JSON line a step")
       ->type_name("FILE");
@@ -195,7 +157,7 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       ->type_name("ENGINE")
       ->group("Inspection");
   app.add_option("--test-blocks", o.test_blocks, "KV blocks of a mock or scripted engine")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->group("Inspection");
   app.add_flag("--reference-kernels", o.reference_kernels, "Use the plain operators that define the results (slow)")
       ->group("Inspection");
@@ -213,9 +175,9 @@ void add_chat_options(CLI::App& app, ChatOptions& o) {
   app.add_option("--system", o.system, "System prompt");
   app.add_flag("--think,!--no-think", o.thinking, "Let the model reason before it answers");
   app.add_option("--effort", o.effort, "Reasoning effort")->check(CLI::IsMember({"low", "medium", "high", "max"}));
-  app.add_option("--max-tokens", o.max_tokens, "Longest answer in tokens")->check(CLI::PositiveNumber);
+  app.add_option("--max-tokens", o.max_tokens, "Longest answer in tokens")->check(above_zero());
   app.add_option("--temperature", o.temperature, "0 is greedy")->check(CLI::Range(0.0, 2.0));
-  app.add_option("--seed", o.seed, "Same seed, same answer")->check(CLI::NonNegativeNumber);
+  app.add_option("--seed", o.seed, "Same seed, same answer")->check(not_negative());
 }
 
 // The form of answers, and what is written down of requests.
@@ -229,10 +191,10 @@ void add_answer_options(CLI::App& app, server::ServerConfig& s) {
       "--stream-obfuscation", s.stream_obfuscation,
       "Pad the deltas of Chat and Responses streams with a random `obfuscation`, also where nobody asks for it");
   app.add_option("--stream-interval", s.stream_interval, "Tokens that are sent together in a stream")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   app.add_option("--stream-interval-ms", s.stream_interval_ms,
                  "Milliseconds that the tokens of a stream wait for each other (0: none)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   app.add_flag(
       "--early-headers,!--no-early-headers", s.early_headers,
       "Streams begin when the request is in the queue (on); off: with the first token, so that what goes wrong "
@@ -243,7 +205,7 @@ void add_answer_options(CLI::App& app, server::ServerConfig& s) {
                "`budget_tokens` of `thinking` ends the thinking; else it is read and not used");
   app.add_option("--diag-responses", s.diag_responses,
                  "Prompts of Responses that later ones may be compared with (prompt_cache_diagnostics); 0: none")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   app.add_option("--log-requests", s.log_requests,
                  "Write the bodies of requests to this file, one a line; beyond 64 MiB it becomes FILE.1")
       ->type_name("FILE");
@@ -270,7 +232,7 @@ void add_api_options(CLI::App& app, ServeOptions& o) {
   app.add_flag("--allow-priority", s.allow_priority, "Let every client set a priority");
   add_answer_options(app, s);
   app.add_option("--responses-store", s.responses_store, "Responses kept for previous_response_id; 0: none")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   app.add_option("--exact-replay-memory", s.exact_replay_bytes,
                  "Memory for the tokens of answers with tool calls, used when they come back (64MiB); 0: off")
       ->transform(CLI::AsSizeValue(false))
@@ -281,7 +243,7 @@ void add_api_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--files-store", s.files_store, "Memory for uploaded files (256MiB); 0: none are taken")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE");
-  app.add_option("--max-images", s.max_images, "Images per request (64)")->check(CLI::NonNegativeNumber);
+  app.add_option("--max-images", s.max_images, "Images per request (64)")->check(not_negative());
   app.add_flag("--media-fetch", s.media_fetch.policy.enabled,
                "Fetch images that are given by http or https links, from the hosts of --media-allow-domain only");
   app.add_option("--media-allow-domain", s.media_fetch.policy.allow_domains,
@@ -332,18 +294,21 @@ void add_ignored_options(CLI::App& app) {
   const auto note = [](const std::string& name) {
     std::fprintf(stderr, "deepinfer serve: %s has no effect here\n", name.c_str());
   };
-  for (const char* flag : {"--enable-auto-tool-choice", "--enable-prompt-tokens-details",
-                           "--enable-force-include-usage", "--disable-log-requests", "--trust-remote-code"})
+  for (const char* flag :
+       {"--enable-auto-tool-choice", "--enable-prompt-tokens-details", "--enable-force-include-usage",
+        "--disable-log-requests", "--trust-remote-code", "--enforce-eager", "--enable-chunked-prefill"})
     app.add_flag_callback(flag, [note, flag] { note(flag); }, "")->group("");
-  for (const char* option : {"--api-server-count", "--tool-call-parser", "--reasoning-parser", "--tokenizer-mode"})
-    app.add_option_function<std::string>(option, [note, option](const std::string&) { note(option); }, "")->group("");
   for (const char* option :
+       {"--api-server-count", "--tool-call-parser", "--reasoning-parser", "--tokenizer-mode", "--dtype"})
+    app.add_option_function<std::string>(option, [note, option](const std::string&) { note(option); }, "")->group("");
+  for (const std::string option :
        {"--tensor-parallel-size,--tp", "--pipeline-parallel-size,--pp", "--data-parallel-size,--dp",
         "--expert-parallel-size,--ep", "--context-parallel-size,--cp"}) {
     app.add_option_function<int>(
            option, [](int) {}, "")
-        ->check([](const std::string& v) {
-          return v == "1" ? std::string() : "`" + v + "`: one process runs one replica on one device, expected 1";
+        ->check([name = option.substr(0, option.find(','))](const std::string& v) {
+          return v == "1" ? std::string()
+                          : name + ": one process runs one replica on one device: expected 1, found `" + v + "`";
         })
         ->group("");
   }
@@ -355,14 +320,14 @@ void add_options_of_a_cluster(CLI::App& app) {
          "--role", [](const std::string&) {}, "What this process does: all (HTTP and engine); there are no other roles")
       ->check([](const std::string& v) {
         return v == "all" ? std::string()
-                          : "`" + v + "`: one process is HTTP front and engine, expected all (docs/server.md)";
+                          : "--role: `" + v + "`: one process is HTTP front and engine, expected all (docs/server.md)";
       })
       ->type_name("all")
       ->group("");
   app.add_option_function<std::string>(
          "--kv-tier", [](const std::string&) {}, "Tiers of KV beyond the device")
       ->check([](const std::string& v) {
-        return "`" + v + "`: there is no store of KV beyond memory; windows in host memory: --swa-memory";
+        return "--kv-tier: `" + v + "`: there is no store of KV beyond memory; windows in host memory: --swa-memory";
       })
       ->group("");
 }
@@ -382,10 +347,10 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
                  "Port of its own for administration, metrics and the web page, which the other then does not have");
   add_model_options(app, o.model);
   app.add_option("--max-queue-size", o.model.max_queue_size, "Requests that may wait")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   app.add_option("--max-queue-tokens", o.model.max_queue_tokens, "Prompt tokens that may wait; 0: any number")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   app.add_option_function<std::string>(
          "--api-policy",
          [&o](const std::string& v) {
@@ -438,7 +403,7 @@ void add_tools(CLI::App& root, Options& o) {
   top.add_option("--url", o.top.url, "Server")->capture_default_str();
   top.add_option("--api-key", o.top.api_key, "Key, where /metrics needs one");
   add_duration(top, "--interval", o.top.interval_ms, "Between two readings (1s)");
-  top.add_option("--count", o.top.count, "Readings to show, then leave; 0: go on")->check(CLI::NonNegativeNumber);
+  top.add_option("--count", o.top.count, "Readings to show, then leave; 0: go on")->check(not_negative());
   top.add_flag("--json", o.top.json, "A line of JSON each instead of text");
   const std::pair<const char*, const char*> tools[] = {
       {"tokenize", "Text from standard input to token ids"},
@@ -460,10 +425,10 @@ void add_checkpoint_commands(CLI::App& root, Options& o) {
   CLI::App& inspect = *model.add_subcommand("inspect", "Layers, tensors, parameters and a memory plan");
   add_model_folder(inspect, o.inspect.folder, true);
   inspect.add_option("--max-model-len,--context", o.inspect.context, "Plan for this many tokens per sequence")
-      ->check(CLI::PositiveNumber)
+      ->transform(token_count())
       ->capture_default_str();
   inspect.add_option("--max-num-seqs,--sequences", o.inspect.sequences, "Plan for this many sequences")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   inspect
       .add_option_function<std::string>(
@@ -483,9 +448,9 @@ void add_checkpoint_commands(CLI::App& root, Options& o) {
       ->delimiter(',')
       ->capture_default_str();
   calibrate.add_option("--limit", o.calibrate.limit, "Lines of each group (custom_id up to its last dash)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   calibrate.add_option("--max-tokens", o.calibrate.max_tokens, "Longest answer")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   calibrate.add_option("--concurrency", o.calibrate.concurrency, "Requests in flight")
       ->check(CLI::Range(1, 1024))
@@ -540,6 +505,8 @@ std::optional<int> refuse_absent(const CLI::App& root) {
 
 void add_commands(CLI::App& root, Options& o) {
   root.require_subcommand(1);
+  root.formatter(help_formatter());
+  root.footer("Options may also come from the environment: DEEPINFER_MAX_NUM_SEQS stands for --max-num-seqs.");
   root.set_help_all_flag("--help-all", "Help of every command");
   root.set_version_flag("--version", std::string("deepinfer ") + DI_VERSION);
   root.add_option("--log-level", o.log.level,
@@ -569,8 +536,10 @@ void add_commands(CLI::App& root, Options& o) {
   chat.add_option("--api-key", o.chat.api_key, "Key of that server");
 
   CLI::App& run = *root.add_subcommand("run", "Answer one prompt and leave");
-  add_model_folder(run, o.run.model.folder, true);
-  run.add_option("prompt", o.run.prompt, "The question; absent or -: standard input")->type_name("TEXT");
+  add_model_folder(run, o.run.model.folder, false);
+  run.add_option("prompt", o.run.prompt,
+                 "The question; absent or -: standard input. Alone it may stand without a model")
+      ->type_name("TEXT");
   add_model_options(run, o.run.model);
   add_chat_options(run, o.run);
 
@@ -586,7 +555,7 @@ void add_commands(CLI::App& root, Options& o) {
   add_model_options(generate, o.generate.model);
   add_constraint_options(generate, o.generate.constraint);
   generate.add_option("--concurrency", o.generate.concurrency, "Requests in flight (twice --max-num-seqs)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
 
   add_checkpoint_commands(root, o);
   add_bench(root, o.bench);
@@ -601,9 +570,20 @@ void bind_environment(CLI::App& app) {
     std::string name = "DEEPINFER_" + option->get_lnames()[0];
     std::transform(name.begin(), name.end(), name.begin(),
                    [](unsigned char c) { return c == '-' ? '_' : static_cast<char>(std::toupper(c)); });
-    if (name != "DEEPINFER_HELP" && name != "DEEPINFER_VERSION") option->envname(name);
+    // The folder of a model, and not the name in a benchmark's requests.
+    const bool other_model = name == "DEEPINFER_MODEL" && !option->get_positional();
+    if (name != "DEEPINFER_HELP" && name != "DEEPINFER_VERSION" && !other_model) option->envname(name);
   }
   for (CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) bind_environment(*sub);
+}
+
+// `run "Hello there"`: the only word is a question when it cannot be a folder.
+void take_lone_prompt(ChatOptions& run) {
+  std::error_code ec;
+  if (!run.prompt.empty() || run.model.folder.find('/') != std::string::npos) return;
+  if (run.model.folder.empty() || std::filesystem::exists(run.model.folder, ec)) return;
+  run.prompt = std::move(run.model.folder);
+  run.model.folder.clear();
 }
 
 void start_log(const LogOptions& options, bool quiet) {
@@ -635,7 +615,9 @@ int dispatch(const CLI::App& root, Options& o, const ConfigOrigins& origins) {
     return kOk;
   }
   start_log(o.log, name != "serve");
-  for (ModelOptions* model : {&o.serve.model, &o.chat.model, &o.generate.model, &o.doctor.model, &o.codec_tool.model}) {
+  if (name == "run") take_lone_prompt(o.run);
+  for (ModelOptions* model :
+       {&o.serve.model, &o.run.model, &o.chat.model, &o.generate.model, &o.doctor.model, &o.codec_tool.model}) {
     if (model->folder.empty()) model->folder = default_model_folder();
   }
   if (name == "serve") {
@@ -669,13 +651,7 @@ int main_program(int argc, char** argv) {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return root.exit(e);
-    std::string hint;
-    for (const std::string& argument : root.remaining(true)) {
-      if (const std::string near = nearest_name(root, argument); !near.empty()) hint += " Did you mean " + near + "?";
-    }
-    if (hint.empty() && e.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError))
-      hint = " (--help lists what there is)";
-    std::fprintf(stderr, "deepinfer: %s%s\n", e.what(), hint.c_str());
+    std::fprintf(stderr, "deepinfer: %s\n", explain_parse_error(root, e).c_str());
     return kUsage;
   }
   return dispatch(root, options, *origins);

@@ -60,6 +60,55 @@ def test_flags_of_vllm_are_taken(start):
     assert "has no effect" in server.log()
 
 
+@pytest.mark.parametrize("arguments, said", [
+    ([], "a command is missing: serve config"),
+    (["bench"], "bench: a command is missing: "),
+    (["serv"], "unknown command `serv` of deepinfer; did you mean serve?"),
+    (["serve", "--prot", "3"], "unknown option --prot of deepinfer serve; did you mean --port?"),
+    (["serve", "--prot=3"], "unknown option --prot of deepinfer serve; did you mean --port?"),
+    (["chat", "--temp", "0.7"], "unknown option --temp of deepinfer chat; did you mean --temperature?"),
+    (["serve", "--ctx-size", "4096"], "unknown option --ctx-size of deepinfer serve; here it is --max-model-len"),
+    (["serve", "-ngl", "99"], "unknown option -ngl of deepinfer serve; here it is --device"),
+    (["chat", "--ssl-keyfile", "x"], "unknown option --ssl-keyfile of deepinfer chat (--help lists what there is)"),
+    (["serve", "models", "more"], "unexpected argument `more` of deepinfer serve"),
+    (["serve", "--max-model-len", "10x"], "--max-model-len: expected a number of tokens above 0, such as 32768 or 32K, found `10x`"),
+    (["serve", "--max-model-len", "-1"], "found `-1`"),
+    (["serve", "--max-queue-size", "0"], "--max-queue-size: expected a number above 0, found `0`"),
+    (["serve", "--max-images", "many"], "--max-images: expected 0 or more, found `many`"),
+    (["serve", "--tp", "2"], "--tensor-parallel-size: one process runs one replica on one device: expected 1, found `2`"),
+    (["run"], "there is no question"),
+])
+def test_a_line_that_is_not_understood(arguments, said):
+    result = deepinfer(*arguments)
+    assert result.returncode == 2 and said in result.stderr and result.stdout == "", result
+    assert result.stderr.count("\n") == 1, "one line"
+
+
+def test_the_model_is_named_by_place_option_file_and_environment(tmp_path):
+    (tmp_path / "m.toml").write_text('model = "/nowhere"\n')
+    for arguments, env in ((["/nowhere"], {}), (["--model", "/nowhere"], {}), (["-m", "/nowhere"], {}), (["--config", tmp_path / "m.toml"], {}),
+                           ([], {"DEEPINFER_MODEL": "/nowhere"})):
+        result = deepinfer("serve", "--port", 0, *arguments, env=env)
+        assert result.returncode == 3 and "/nowhere: expected a model's config.json" in result.stderr, (arguments, result)
+        assert printed(*arguments, env=env)["model"]["value"] == "/nowhere"
+    assert printed(model_dir(), "--config", tmp_path / "m.toml")["model"]["value"] == str(model_dir())
+    assert printed("--max-model-len", "32K")["max-model-len"]["value"] == "32768"
+    assert not {"help-all", "trust-remote-code"} & set(printed()), "what has no effect is no setting"
+
+
+def test_a_question_without_a_model():
+    alone = deepinfer("run", "What is 3 times 4?", "--temperature", 0)
+    assert alone.returncode == 0 and alone.stdout == deepinfer("run", model_dir(), "What is 3 times 4?", "--temperature", 0).stdout
+    wrong = deepinfer("run", "models/no-such-folder", "Hello")
+    assert wrong.returncode == 3 and "models/no-such-folder: expected" in wrong.stderr
+
+
+def test_the_help_is_for_people():
+    text = deepinfer("serve", "--help").stdout
+    assert "--truncation-rule vl|di=vl" in text and "--max-num-seqs INT=16" in text and "--swa-replay,--no-swa-replay" in text
+    assert "Env:" not in text and "POSITIVE" not in text and "{" not in text.split("Inspection")[0]
+
+
 def test_doctor(tmp_path):
     result = deepinfer("doctor", model_dir(), "--port", free_port(), "--json")
     found = json.loads(result.stdout)
