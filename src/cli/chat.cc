@@ -574,7 +574,6 @@ int converse(Session& session, const Peer& peer, const Terminal& terminal) {
   }
   return terminal.interactive ? kOk : status;
 }
-
 }  // namespace
 
 int chat(const ChatOptions& options) {
@@ -586,9 +585,7 @@ int run(const ChatOptions& options) {
     std::string prompt = options.prompt;
     if (prompt.empty() || prompt == "-") {
       if (isatty(STDIN_FILENO) != 0) std::fputs("The question, ended by Ctrl-D:\n", stderr);
-      std::ostringstream text;
-      text << std::cin.rdbuf();
-      prompt = text.str();
+      prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
     }
     if (prompt.find_first_not_of(" \t\r\n") == std::string::npos) {
       std::fputs("deepinfer run: there is no question: give it behind the model, or on standard input\n", stderr);

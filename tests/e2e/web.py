@@ -40,7 +40,7 @@ class Tab:
         self.server = server
         self.origin = f"http://127.0.0.1:{server.port}"
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, "accept_downloads": True, **options})
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(120_000)  # a loaded machine is slow, and nothing here is about speed
         self.page = self.context.new_page()
         self.errors, self.elsewhere = [], []
         self.page.on("console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None)
