@@ -75,7 +75,7 @@ export function compact(value) {
   }
   const size = Math.abs(value);
   const digits = size >= 100 || Number.isInteger(value) ? 0 : size >= 10 ? 1 : 2;
-  return value.toFixed(digits) + units[unit];
+  return (unit === 0 && size >= 1000 ? Math.round(value).toLocaleString("en") : value.toFixed(digits)) + units[unit];
 }
 
 export function bytes(value) {
