@@ -5,6 +5,7 @@ this by tools/structured_keywords.py."""
 U = "unsupported_schema_feature"
 NO = "unsatisfiable_schema"
 BAD = "invalid_json_schema"
+LARGE = "constraint_too_complex"
 OBJECT = {"type": "object", "additionalProperties": False}
 
 
@@ -78,8 +79,10 @@ KEYWORDS = [
     ("maximum", "as above", [({"type": "integer", "maximum": 10**22}, ["10000000000000000000000"], ["10000000000000000000001"]), ({"type": "integer", "minimum": 3, "maximum": 2}, NO)]),
     ("exclusiveMinimum", "a number, or the older boolean", [({"type": "number", "exclusiveMinimum": 0}, ["0.001"], ["0", "0.0"]), ({"type": "integer", "minimum": 3, "exclusiveMinimum": True}, ["4"], ["3"])]),
     ("exclusiveMaximum", "as above", [({"type": "integer", "exclusiveMaximum": 0}, ["-1"], ["0"])]),
-    ("multipleOf", "integers, and decimals with at most 10,000 steps in one", [
-        ({"type": "integer", "multipleOf": 7, "minimum": 0}, ["0", "14", "700"], ["1", "15"]), ({"type": "number", "multipleOf": 0.01}, ["1.25", "3"], ["1.255"]), ({"multipleOf": 0}, BAD)]),
+    ("multipleOf", "integers and decimals of at most 18 digits, 20 of them after the point", [
+        ({"type": "integer", "multipleOf": 7, "minimum": 0}, ["0", "14", "700"], ["1", "15"]), ({"type": "number", "multipleOf": 0.01}, ["1.25", "3"], ["1.255"]),
+        ({"type": "integer", "multipleOf": 86400, "minimum": 100000}, ["172800"], ["86400", "172801"]), ({"multipleOf": 0.123456789}, ["0.370370367", "123456789"], ["1", "0.123456788"]),
+        ({"multipleOf": 0}, BAD), ({"multipleOf": 10**18 + 3}, LARGE)]),
     ("anyOf", "union; siblings hold too", [({"anyOf": [INT, STR]}, ["1", "\"a\""], ["null"]), ({"anyOf": [INT, STR], "minimum": 5}, ["5", "\"a\""], ["4"]), ({"anyOf": []}, BAD)]),
     ("oneOf", "branches that can be told apart: by type, range, pattern, a required constant; else refused", [
         ({"oneOf": [INT, NULL]}, ["1", "null"], ["\"a\""]),

@@ -62,6 +62,8 @@ const std::vector<Case>& cases() {
        R"({"anyOf":[{"type":"object","properties":{"kind":{"const":"a"},"k":{"type":"null"}},"required":["kind"]},{"type":"object","properties":{"kind":{"const":"b"}},"propertyNames":{"pattern":"^[a-z]{1,8}$"},"required":["kind"]}]})"},
       {ConstraintKind::kJsonSchema,
        R"({"type":"object","properties":{"x\"y":true,"x":{"type":"string"},"x\\":{"enum":[1]}},"patternProperties":{"^[0-9]{1,3}$":{"type":"null"}},"additionalProperties":{"type":"boolean"}})"},
+      {ConstraintKind::kJsonSchema,
+       R"({"type":"array","items":{"type":"number","multipleOf":0.0086400,"minimum":-5,"maximum":70000}})"},
       {ConstraintKind::kRegex, "(?:[^x]{1,20}x|\\p{L}+ )*end"},
       {ConstraintKind::kChoice, R"(["yes","yesterday","no","\u00fcber"])"},
       {ConstraintKind::kToolCalls, kTools},

@@ -174,7 +174,7 @@ std::vector<Refusal> refusals() {
        R"({"patternProperties":{"a":{"type":"null"},"b":{"minimum":1},"c":{"minimum":2},"d":{"minimum":3},)"
        R"("e":{"minimum":4},"f":{"minimum":5},"g":{"minimum":6}}})",
        complex, "more than 64 classes"},
-      {"divisor", K::kJsonSchema, R"({"type":"integer","multipleOf":10007})", complex, "at most 10000"},
+      {"divisor", K::kJsonSchema, R"({"type":"integer","multipleOf":1000000000000000007})", complex, "18 digits"},
       {"digits of a bound", K::kJsonSchema, R"({"minimum":1)" + std::string(400, '0') + "}", complex, "400 digits"},
       {"unique items", K::kJsonSchema, R"({"type":"array","uniqueItems":true,"items":{"enum":[)" + numbers(65) + "]}}",
        "unsupported_schema_feature", "64"},
@@ -239,7 +239,7 @@ TEST(RefusalCost, TheLimitsThemselvesAreAccepted) {
   EXPECT_EQ(testing::code_of(K::kRegex, "a{1000000}"), "compiled");
   EXPECT_EQ(testing::code_of(K::kChoice, "[" + repeated("\"a\"", 10'000, ",") + "]"), "compiled");
   EXPECT_EQ(testing::code_of(K::kJsonSchema, R"({"type":"string","minLength":1000000})"), "compiled");
-  EXPECT_EQ(testing::code_of(K::kJsonSchema, R"({"type":"integer","multipleOf":10000})"), "compiled");
+  EXPECT_EQ(testing::code_of(K::kJsonSchema, R"({"type":"integer","multipleOf":999999999999999989})"), "compiled");
   EXPECT_EQ(testing::code_of(K::kJsonSchema, R"({"allOf":[)" + alternatives(2, 16) + "]}"), "compiled");
   EXPECT_EQ(testing::code_of(K::kJsonSchema, dependent(12)), "compiled");
   EXPECT_EQ(testing::code_of(K::kEbnf, "root ::= r{2000}\nr ::= \"a\" r \"b\" | \"c\""), "compiled");

@@ -39,11 +39,21 @@ TEST(Schema, TypesAndValues) {
 }
 
 TEST(Schema, Numbers) {
-  check({{R"({"type":"integer","minimum":3,"maximum":12})", {"3", "9", "10", "12"}, {"2", "13", "-5", "3.0"}},
-         {R"({"type":"integer","multipleOf":7})", {"0", "98", "-14"}, {"100", "1"}},
-         {R"({"type":"number","exclusiveMinimum":0,"maximum":1})", {"0.001", "1", "1.0"}, {"0", "0.0", "1.0001", "-1"}},
-         {R"({"type":"number","minimum":1,"exclusiveMinimum":true})", {"1.1"}, {"1"}},
-         {R"({"type":"integer","minimum":18446744073709551616})", {"18446744073709551616"}, {"18446744073709551615"}}});
+  check(
+      {{R"({"type":"integer","minimum":3,"maximum":12})", {"3", "9", "10", "12"}, {"2", "13", "-5", "3.0"}},
+       {R"({"type":"integer","multipleOf":7})", {"0", "98", "-14"}, {"100", "1"}},
+       // Divisors of which no remainder can be searched for.
+       {R"({"type":"number","multipleOf":0.123456789})",
+        {"0", "0.123456789", "-0.246913578", "123456789", "1.23456789", "0.12345678900"},
+        {"0.1", "0.123456788", "1", "1e308", "0.1234567891"}},
+       {R"({"type":"integer","multipleOf":0.123456789})", {"0", "123456789", "-246913578"}, {"1", "123456788", "0.0"}},
+       {R"({"type":"integer","multipleOf":86400,"minimum":86401,"maximum":259199})", {"172800"}, {"86400", "259200"}},
+       {R"({"type":"integer","allOf":[{"multipleOf":1000},{"multipleOf":4096}]})", {"512000", "0"}, {"4096", "1000"}},
+       {R"({"type":"number","multipleOf":1e12,"exclusiveMinimum":0})", {"1000000000000"}, {"0", "500000000000"}},
+       {R"({"type":"integer","not":{"multipleOf":123456789}})", {"1", "123456788"}, {"0", "123456789"}},
+       {R"({"type":"number","exclusiveMinimum":0,"maximum":1})", {"0.001", "1", "1.0"}, {"0", "0.0", "1.0001", "-1"}},
+       {R"({"type":"number","minimum":1,"exclusiveMinimum":true})", {"1.1"}, {"1"}},
+       {R"({"type":"integer","minimum":18446744073709551616})", {"18446744073709551616"}, {"18446744073709551615"}}});
 }
 
 TEST(Schema, Arrays) {
@@ -150,6 +160,7 @@ TEST(Schema, RefusesWithCodeAndPlace) {
            {R"({"type":"object","required":true})", "invalid_json_schema"},
            {R"({"enum":[]})", "unsatisfiable_schema"},
            {R"({"type":"integer","minimum":5,"maximum":4})", "unsatisfiable_schema"},
+           {R"({"type":"integer","multipleOf":86400,"minimum":86401,"maximum":172799})", "unsatisfiable_schema"},
            {R"({"$ref":"http://example.com/x"})", "unresolvable_ref"},
            {R"({"$ref":"#"})", "ref_cycle"},
            {R"({"allOf":[{"$ref":"#"},{"type":"string"}]})", "ref_cycle"},
@@ -231,7 +242,7 @@ TEST(Limits, EachOneRefuses) {
   deep += "{}" + std::string(300, '}');
   EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, deep), "constraint_too_complex");
   EXPECT_EQ(code_of(ConstraintKind::kRegex, std::string(33 * 1024, 'a')), "constraint_too_large");
-  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, R"({"multipleOf":0.123456789})"), "constraint_too_complex");
+  EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, R"({"multipleOf":0.1234567890123456789})"), "constraint_too_complex");
   EXPECT_EQ(code_of(ConstraintKind::kJsonSchema, R"({"minItems":2000000,"type":"array"})"), "constraint_too_complex");
   Limits few;
   few.max_enum_values = 2;

@@ -94,7 +94,8 @@ bool Parser::make_mask(SetId id) {
     draft_.start(&vocabulary_.ordinary_mask);
   } else if (sets_[id]->lexemes.empty()) {
     draft_.start(nullptr);
-  } else if (!mask_in_string(id) && !mask_of_bounded(id) && !mask_near_wide(id) && !walk_all(id)) {
+  } else if (!mask_in_string(id) && !mask_of_bounded(id) && !mask_near_wide(id) && !mask_of_multiple(id) &&
+             !walk_all(id)) {
     return false;
   }
   if (failed_) return false;

@@ -241,6 +241,49 @@ bool Parser::mask_near_wide(SetId id) {
   return true;
 }
 
+// The only lexeme is a multiple of a large divisor. The mask is that of its other parts but for tokens after which no
+// multiple fits, which needs no states of the remainders: these would be new for each number.
+bool Parser::mask_of_multiple(SetId id) {
+  if (sets_[id]->lexemes.size() != 1) return false;
+  Item item = sets_[id]->lexemes[0];
+  const auto m = arena_.multiple(item.what);
+  if (!m || item.origin == kHere) return false;
+  item.what = m->others;
+  const SetId loose = only({&item, 1});
+  if (failed_ || loose == kDeadSet || !make_mask(loose)) return false;
+  draft_.start(sets_[loose]->base, sets_[loose]->changed);
+  struct At {
+    NodeId others = kNothing;
+    Remainder at;
+  };
+  std::array<At, 257> path{};
+  path[0] = {m->others, m->at};
+  const Trie& trie = vocabulary_.trie;
+  for (uint32_t i = 0; i < trie.nodes.size();) {
+    const TrieNode& n = trie.nodes[i];
+    const At& from = path[n.depth];
+    const auto next = Arena::after(m->divisor, from.at, n.byte);
+    const NodeId others = next ? arena_.step(from.others, n.byte) : kNothing;
+    if (others == kNothing) {
+      // Nowhere, or past the end of the number; that does not end before the first byte.
+      const bool nowhere = n.depth == 0 && sets_[loose]->live.has(n.byte);
+      if (nowhere) draft_.clear(trie.below(n));
+      for (const TokenId token : n.depth == 0 ? std::span<const TokenId>{} : trie.below(n)) {
+        if (draft_.has(token) && step_bytes(id, vocabulary_.tokens[static_cast<size_t>(token)].bytes) == kDeadSet)
+          draft_.clear(token);
+      }
+      i = n.skip;
+      continue;
+    }
+    path[n.depth + 1U] = {others, *next};
+    if (n.token >= 0 && draft_.has(n.token) && !arena_.multiple_fits(others, m->divisor, *next)) draft_.clear(n.token);
+    failed_ = failed_ || arena_.budget().exhausted();
+    if (failed_) return true;
+    ++i;
+  }
+  return true;
+}
+
 // Turns the mask of `other` into that of `from`: only where both lead to different sets is there anything to do.
 void Parser::walk_difference(const Trie& trie, SetId from, SetId other) {
   std::array<std::pair<SetId, SetId>, 257> path{};

@@ -134,6 +134,7 @@ class Parser {
   bool mask_in_string(SetId id);
   bool mask_of_bounded(SetId id);
   bool mask_near_wide(SetId id);
+  bool mask_of_multiple(SetId id);
   void walk_difference(const Trie& trie, SetId from, SetId other);
   bool same_inside(NodeId lexeme) const;
   bool plain_name(NodeId lexeme) const;

@@ -386,6 +386,7 @@ NodeId Arena::both(std::vector<NodeId> parts) {
       flat.push_back(p);
     }
   }
+  merge_divisors(flat);
   std::ranges::sort(flat);
   flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
   if (flat.empty()) return kAllBytes;

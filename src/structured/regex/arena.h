@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,16 +51,30 @@ struct Node {
   bool nullable = false;  // the empty text matches
   bool boolean = false;   // holds kAnd, kNot or kRemainder: emptiness must be looked for
   uint32_t a = 0;    // kConcat, kNot, kRepeat, kJsonString: first child; kAlt, kAnd: offset of children; kBytes: set;
-                     // kRemainder: modulus
-  uint32_t b = 0;    // kConcat: second child; kAlt, kAnd: number of children; kRemainder: remainder so far
+                     // kRemainder: divisor
+  uint32_t b = 0;    // kConcat: second child; kAlt, kAnd: number of children; kRemainder: remainder so far, low half
   uint32_t min = 0;  // kRepeat: bound; kJsonString, kRemainder: phase
-  uint32_t max = 0;  // kRepeat: bound; kRemainder: digits after the point that count
+  uint32_t max = 0;  // kRepeat: bound; kRemainder: high half
   // Of its texts, in characters that begin in them (continuation bytes count nothing):
   uint32_t min_chars = 0;         // no text has fewer
   uint32_t max_chars = kNoLimit;  // no text has more
   uint32_t shortest = kNoLimit;   // some text has no more; kNoLimit: not known
   uint32_t ends = kNoLimit;       // from each place in a text, some end is no farther; kNoLimit: not known
 };
+
+// Of kRemainder: numbers whose value times 10^digits is a multiple of `modulus`.
+struct Divisor {
+  uint64_t modulus = 1;
+  uint32_t digits = 0;
+  uint64_t whole = 1;  // whole numbers are multiples of this
+  friend bool operator==(const Divisor&, const Divisor&) = default;
+};
+// What is known after a part of a number: its digits so far modulo the divisor, and which part it is.
+struct Remainder {
+  uint64_t value = 0;
+  uint32_t phase = 0;
+};
+constexpr uint64_t kMaxModulus = 1'000'000'000'000'000'000;
 
 class Arena {
  public:
@@ -83,8 +98,19 @@ class Arena {
   NodeId repeat(NodeId a, uint32_t min, uint32_t max);
   NodeId star(NodeId a) { return repeat(a, 0, kNoLimit); }
   NodeId optional(NodeId a) { return alt(kEmptyText, a); }
-  // Plain decimal texts (-?digits[.digits]) whose value times 10^digits is a whole multiple of `modulus` (>= 1).
-  NodeId multiple_of(uint32_t modulus, uint32_t digits);
+  // Plain decimal texts (-?digits[.digits]) whose value times 10^digits is a whole multiple of `modulus`, 1 to
+  // kMaxModulus. States are made as they are met, and of large moduli arithmetic says whether anything can follow.
+  NodeId multiple_of(uint64_t modulus, uint32_t digits);
+  // A conjunction with multiples of a large divisor: the other parts, and where its texts stand.
+  struct Multiple {
+    NodeId others = kAllBytes;
+    Divisor divisor;
+    Remainder at;
+  };
+  std::optional<Multiple> multiple(NodeId id);
+  // Whether some text of `others` goes on to a multiple.
+  bool multiple_fits(NodeId others, const Divisor& divisor, Remainder at);
+  static std::optional<Remainder> after(const Divisor& divisor, Remainder at, uint8_t byte);
   // `text` (decoded UTF-8) as the inside of a JSON string and its closing quote, canonically escaped (§4.5).
   NodeId json_string(NodeId text);
   // One code point of UTF-8, and any number of them.
@@ -134,12 +160,18 @@ class Arena {
   NodeId derive(NodeId id, uint8_t byte);
   NodeId derive_anew(NodeId id, uint8_t byte);
   bool alternatives_row(NodeId id, Row& row);
-  NodeId derive_remainder(const Node& n, uint8_t byte);
   NodeId derive_json(const Node& n, uint8_t byte);
   void first_sets(NodeId id, std::vector<ByteSet>& sets);
   // Successors not yet checked for emptiness.
   const NodeId* raw_row(NodeId id);
-  NodeId remainder(uint32_t modulus, uint32_t digits, uint32_t value, uint32_t phase);
+  // remainder.cc
+  NodeId remainder(uint32_t divisor, Remainder at);
+  NodeId derive_remainder(const Node& n, uint8_t byte);
+  void merge_divisors(std::vector<NodeId>& parts);
+  std::optional<bool> no_multiple(NodeId id);
+  const std::vector<uint8_t>& digit_counts(NodeId texts);
+  bool least_text(NodeId texts, uint32_t point, std::string& digits);
+  bool some_number(NodeId texts, uint32_t length, uint32_t point, uint64_t value, uint64_t modulus);
   NodeId json_phase(NodeId text, uint32_t phase);
   void merge_alternatives(std::vector<NodeId>& parts);
   void add_live_path(const std::vector<std::pair<NodeId, uint32_t>>& visited, uint32_t at);
@@ -148,6 +180,9 @@ class Arena {
   std::vector<Node> nodes_;
   std::vector<NodeId> kids_;
   std::vector<ByteSet> sets_;
+  std::vector<Divisor> divisors_;
+  bool large_divisors_ = false;
+  std::unordered_map<NodeId, std::vector<uint8_t>> digit_counts_;
   std::vector<uint32_t> slots_;  // open addressing over nodes, 0 = free (node 0 is never looked up)
   std::vector<uint64_t> hashes_;
   std::vector<Life> life_;

@@ -7,14 +7,6 @@
 namespace di::structured {
 namespace {
 
-// Phases of kRemainder: what has been read. From kFraction on, phase - kFraction digits follow the point.
-constexpr uint32_t kStart = 0;
-constexpr uint32_t kMinus = 1;
-constexpr uint32_t kZero = 2;
-constexpr uint32_t kWhole = 3;
-constexpr uint32_t kPoint = 4;
-constexpr uint32_t kFraction = 4;
-
 // Phases of kJsonString: inside, after a backslash, after \u, \u0, \u00, \u000, \u001.
 constexpr uint32_t kInside = 0;
 constexpr uint32_t kEscape = 1;
@@ -52,45 +44,6 @@ int short_escape(uint8_t b) {
 }
 
 }  // namespace
-
-NodeId Arena::multiple_of(uint32_t modulus, uint32_t digits) {
-  return remainder(modulus, digits, 0, kStart);
-}
-
-NodeId Arena::remainder(uint32_t modulus, uint32_t digits, uint32_t value, uint32_t phase) {
-  Node n;
-  n.kind = NodeKind::kRemainder;
-  n.a = modulus;
-  n.b = value;
-  n.min = phase;
-  n.max = digits;
-  n.boolean = true;
-  if (phase == kZero || phase == kWhole || phase > kPoint) {
-    const uint32_t read = phase > kPoint ? phase - kFraction : 0;
-    uint64_t v = value;
-    for (uint32_t i = read; i < digits; ++i) v = v * 10 % modulus;
-    n.nullable = v == 0;
-  }
-  return intern(n, {});
-}
-
-NodeId Arena::derive_remainder(const Node& n, uint8_t byte) {
-  const bool digit = byte >= '0' && byte <= '9';
-  const uint32_t d = digit ? uint32_t{byte} - '0' : 0;
-  if (!digit) {
-    if (byte == '-' && n.min == kStart) return remainder(n.a, n.max, n.b, kMinus);
-    if (byte == '.' && (n.min == kZero || n.min == kWhole)) return remainder(n.a, n.max, n.b, kPoint);
-    return kNothing;
-  }
-  const auto value = static_cast<uint32_t>((uint64_t{n.b} * 10 + d) % n.a);
-  if (n.min == kStart || n.min == kMinus) return remainder(n.a, n.max, value, d == 0 ? kZero : kWhole);
-  if (n.min == kZero) return kNothing;
-  if (n.min == kWhole) return remainder(n.a, n.max, value, kWhole);
-  const uint32_t read = n.min - kFraction;
-  if (read < n.max) return remainder(n.a, n.max, value, n.min + 1);
-  // Digits past those that count must be zeros; the phase stays behind the last one.
-  return d == 0 ? remainder(n.a, n.max, n.b, kFraction + std::max(n.max, 1U)) : kNothing;
-}
 
 NodeId Arena::json_phase(NodeId text, uint32_t phase) {
   if (text == kNothing) return kNothing;
@@ -378,6 +331,10 @@ void Arena::add_live_path(const std::vector<std::pair<NodeId, uint32_t>>& visite
 
 bool Arena::is_nothing(NodeId id) {
   if (life_[id] != Life::kUnknown) return life_[id] == Life::kDead;
+  if (const auto known = large_divisors_ ? no_multiple(id) : std::nullopt) {
+    if (!budget_.exhausted()) life_[id] = *known ? Life::kDead : Life::kLive;
+    return *known;
+  }
   // Breadth first towards a nullable or known live node.
   std::vector<std::pair<NodeId, uint32_t>> visited{{id, UINT32_MAX}};
   std::unordered_set<NodeId> seen{id};

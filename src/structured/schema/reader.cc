@@ -183,11 +183,11 @@ void Schema::read_numbers(const Value& node, Lang& lang) {
       return fail("invalid_json_schema", &node, "multipleOf", "must be greater than zero");
     std::string digits = d->whole + d->fraction;
     digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size() - 1));
-    if (digits.size() > 5 || std::stoul(digits) > 10'000 || d->fraction.size() > 20) {
+    if (digits.size() > 18 || d->fraction.size() > 20) {
       return fail("constraint_too_complex", &node, "multipleOf",
-                  "the divisor's digits without the point may make at most 10000");
+                  "the divisor may have at most 18 digits, 20 of them after the point");
     }
-    const auto m = static_cast<uint32_t>(std::stoul(digits));
+    const uint64_t m = std::stoull(digits);
     set = arena_.both(set, m == 1 && d->is_whole()
                                ? wholes_
                                : arena_.both(plain_, arena_.multiple_of(m, static_cast<uint32_t>(d->fraction.size()))));
