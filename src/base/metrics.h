@@ -3,7 +3,10 @@
 // Thread-safe, except that series are added before the first scrape or by one thread.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -49,6 +52,18 @@ class Histogram {
   std::vector<double> bounds_;
   std::vector<std::atomic<uint64_t>> counts_;
   std::atomic<double> sum_{0};
+};
+
+// A histogram of one thread, copied as a whole: bounds as of Histogram, the sum beside the counts.
+template <const auto& kBounds>
+struct Buckets {
+  std::array<uint64_t, kBounds.size() + 1> counts{};
+  double sum = 0;
+  void observe(double v) {
+    const auto at = std::lower_bound(kBounds.begin(), kBounds.end(), v);
+    ++counts[static_cast<std::size_t>(at - kBounds.begin())];
+    sum += v;
+  }
 };
 
 class MetricRegistry {

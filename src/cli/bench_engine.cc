@@ -123,9 +123,10 @@ void bench_pipeline(const Clock& clock) {
         const auto gap = static_cast<double>(next->second.begin_ns - span.end_ns);
         gaps.push_back(gap / (gap + static_cast<double>(next->second.end_ns - next->second.begin_ns)));
       }
-      const double prepare_us = stats.prepare_seconds * 1e6 / static_cast<double>(stats.steps);
+      const double prepare_us = stats.times.prepare.sum * 1e6 / static_cast<double>(stats.steps);
       std::printf("| %d | %s | %.1f %% | %.1f %% | %.0f + %.0f us | %.0f us |\n", sequences, async ? "async" : "sync",
-                  100 * percentile(gaps, 0.5), 100 * stats.bubble_seconds / (stats.forward_seconds + stats.gap_seconds),
+                  100 * percentile(gaps, 0.5),
+                  100 * stats.bubble_seconds / (stats.times.forward.sum + stats.gap_seconds),
                   percentile(us["schedule"], 0.5), prepare_us, percentile(us["post"], 0.5));
     }
   }

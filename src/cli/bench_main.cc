@@ -176,6 +176,48 @@ void add_bench_serve(CLI::App& app, BenchServeOptions& o) {
   app.add_option("--probe-livez", o.probe_livez_ms, "Ask /livez every so many milliseconds beside the load");
 }
 
+// Without a server; names of `vllm bench latency` and `vllm bench throughput`.
+void add_bench_offline(CLI::App& app, BenchOfflineOptions& o) {
+  add_model_folder(app, o.model.folder, false);
+  add_model_options(app, o.model);
+  app.add_option("--input-len", o.input_len, "Tokens per prompt")->check(above_zero())->capture_default_str();
+  app.add_option("--output-len", o.output_len, "Tokens per answer")->check(above_zero())->capture_default_str();
+  app.add_option("--n", o.n, "Choices of each request")->check(CLI::Range(1, 128))->capture_default_str();
+  app.add_option("--random-seed", o.seed, "Of prompts and sampling")->capture_default_str();
+  app.add_option("--output-json", o.output_json, "Write a JSON object there")->type_name("FILE");
+  app.add_flag("--json", o.json, "One JSON object instead of text");
+}
+
+void add_bench_latency(CLI::App& bench, BenchOfflineOptions& o) {
+  o.model.prefix_cache = false;
+  CLI::App& app = *bench.add_subcommand("latency", "Time of a batch from its start to its end, without a server");
+  add_bench_offline(app, o);
+  app.add_option("--batch-size", o.batch_size, "Requests at once")->check(above_zero())->capture_default_str();
+  app.add_option("--num-iters-warmup", o.warmups, "Rounds before measuring")
+      ->check(not_negative())
+      ->capture_default_str();
+  app.add_option("--num-iters", o.iterations, "Rounds")->check(above_zero())->capture_default_str();
+}
+
+void add_bench_throughput(CLI::App& bench, BenchOfflineOptions& o) {
+  CLI::App& app = *bench.add_subcommand("throughput", "Tokens per second with all requests there, without a server");
+  add_bench_offline(app, o);
+  app.add_option("--num-prompts", o.num_prompts, "Requests")->check(above_zero())->capture_default_str();
+  app.add_option("--dataset-path", o.dataset_path, "Lines of {prompt} instead of random tokens")->type_name("FILE");
+}
+
+void add_bench_grammar(CLI::App& bench, BenchGrammarOptions& o) {
+  CLI::App& app =
+      *bench.add_subcommand("grammar", "Constraints: compiling, first mask, masks and tokens, in processor time");
+  add_model_folder(app, o.folder, false);
+  app.add_option("--cases", o.cases, "Lines of {schema, tests: [{text, valid}]} instead of cases of our own")
+      ->type_name("FILE");
+  app.add_option("--repetitions", o.repetitions, "Compilations of each, the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_flag("--json", o.json, "One JSON object instead of text");
+}
+
 }  // namespace
 
 void add_bench(CLI::App& root, BenchCommands& o) {
@@ -227,13 +269,17 @@ void add_bench(CLI::App& root, BenchCommands& o) {
   kv.add_option("--host-memory", o.kv.host_bytes, "For windows")->transform(CLI::AsSizeValue(false))->type_name("SIZE");
   kv.add_flag("--json", o.kv.json, "One JSON object instead of text");
   add_bench_engine(bench, o.engine);
+  add_bench_latency(bench, o.latency);
+  add_bench_throughput(bench, o.throughput);
+  add_bench_grammar(bench, o.grammar);
   add_bench_caches(bench, o);
 }
 
 int run_bench_command(const CLI::App& command, BenchCommands& o) {
   const std::string name = command.get_subcommands().front()->get_name();
-  for (std::string* folder : {&o.long_context.folder, &o.replay.folder, &o.agent.folder, &o.speculation.folder,
-                              &o.engine.folder, &o.startup.folder}) {
+  for (std::string* folder :
+       {&o.long_context.folder, &o.replay.folder, &o.agent.folder, &o.speculation.folder, &o.engine.folder,
+        &o.startup.folder, &o.latency.model.folder, &o.throughput.model.folder, &o.grammar.folder}) {
     if (folder->empty()) *folder = default_model_folder();
   }
   if (name == "model") return bench_model(o.model);
@@ -243,6 +289,9 @@ int run_bench_command(const CLI::App& command, BenchCommands& o) {
   if (name == "codec") return bench_codec(o.codec);
   if (name == "agent-trace") return bench_agent(o.agent);
   if (name == "speculation") return bench_speculation(o.speculation);
+  if (name == "latency") return bench_latency(o.latency);
+  if (name == "throughput") return bench_throughput(o.throughput);
+  if (name == "grammar") return bench_grammar(o.grammar);
   if (name == "serve") return bench_serve(o.serve);
   if (name == "sweep") return bench_sweep(o.sweep);
   if (name == "startup") return bench_startup(o.startup);

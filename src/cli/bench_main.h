@@ -20,6 +20,9 @@ struct BenchCommands {
   BenchSweepOptions sweep;
   BenchStartupOptions startup;
   BenchKvOptions kv;
+  BenchOfflineOptions latency;
+  BenchOfflineOptions throughput;
+  BenchGrammarOptions grammar;
 };
 
 void add_bench(CLI::App& root, BenchCommands& o);

@@ -447,7 +447,7 @@ Session session_of(const ChatOptions& options, Json constraint) {
 
 // The first model of the server's list, or the one asked for.
 Result<Peer> remote_peer(const ChatOptions& options) {
-  const HttpTarget target = DI_TRY(parse_base_url("--url", options.url));
+  const HttpTarget target = DI_TRY(parse_base_url("--url", options.url, Tls::kOffered, options.ca_cert));
   PostOptions post;
   if (!options.api_key.empty()) post.headers.push_back("Authorization: Bearer " + options.api_key);
   const auto [status, body] = DI_TRY(http_get(target, "/v1/models", post.headers));

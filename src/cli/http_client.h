@@ -1,4 +1,4 @@
-// The client's side of HTTP/1.1, as much of it as bench, top and chat need: plain sockets, no TLS.
+// The client's side of HTTP/1.1, as much of it as bench, top and chat need; chat and top over TLS too.
 #pragma once
 
 #include <netinet/in.h>
@@ -21,9 +21,17 @@ namespace di::cli {
 struct HttpTarget {
   std::string host;
   uint16_t port = 80;
+  bool tls = false;
+  // PEM file of the authorities that a server's certificate may come from; empty: those that the system trusts (or
+  // SSL_CERT_FILE, as everywhere with OpenSSL).
+  std::string ca_file = {};
+
+  std::string url() const;  // without a path
 };
-// http://HOST[:PORT][/…]. Errors name the option.
-Result<HttpTarget> parse_base_url(const std::string& option, const std::string& url);
+enum class Tls : uint8_t { kRefused, kOffered };
+// http[s]://HOST[:PORT][/…]. Errors name the option.
+Result<HttpTarget> parse_base_url(const std::string& option, const std::string& url, Tls tls = Tls::kRefused,
+                                  const std::string& ca_file = {});
 
 class HttpAddress {
  public:

@@ -90,6 +90,7 @@ struct ChatOptions {
   ConstraintOptions constraint;
   std::string url;      // chat: the server that answers; empty: a model of its own
   std::string api_key;  // of that server
+  std::string ca_cert;  // authorities of its certificate; empty: the system's
 };
 
 struct GenerateOptions {
@@ -142,6 +143,7 @@ struct DoctorOptions {
 struct TopOptions {
   std::string url = "http://127.0.0.1:8000";
   std::string api_key;
+  std::string ca_cert;               // as of chat
   std::vector<std::string> headers;  // whole lines
   int64_t interval_ms = 1000;
   int64_t count = 0;  // shown, then the end; 0: until Ctrl-C
@@ -253,6 +255,29 @@ struct BenchServeOptions {
   std::string result_dir;
 };
 
+// Without a server, as `vllm bench latency` and `vllm bench throughput`.
+struct BenchOfflineOptions {
+  ModelOptions model;
+  int64_t input_len = 32;
+  int64_t output_len = 128;
+  int64_t batch_size = 8;      // latency: requests at once
+  int64_t warmups = 10;        // latency: rounds before measuring
+  int64_t iterations = 30;     // latency: rounds
+  int64_t num_prompts = 1000;  // throughput: requests, all there from the start
+  int32_t n = 1;               // choices of each
+  std::string dataset_path;    // throughput: lines of {prompt}; empty: random tokens
+  uint64_t seed = 0;
+  std::string output_json;
+  bool json = false;  // one object instead of text
+};
+
+struct BenchGrammarOptions {
+  std::string folder;
+  std::string cases;        // lines of {schema, tests: [{text, valid}]}; empty: cases of our own
+  int32_t repetitions = 5;  // compilations of each
+  bool json = false;
+};
+
 struct BenchSweepOptions {
   BenchServeOptions serve;
   std::vector<std::string> grid;  // NAME=VALUE,VALUE…
@@ -281,6 +306,9 @@ int bench_serve(const BenchServeOptions& options);
 int bench_sweep(const BenchSweepOptions& options);
 int bench_startup(const BenchStartupOptions& options);
 int bench_kv(const BenchKvOptions& options);
+int bench_latency(const BenchOfflineOptions& options);
+int bench_throughput(const BenchOfflineOptions& options);
+int bench_grammar(const BenchGrammarOptions& options);
 int chat(const ChatOptions& options);
 int run(const ChatOptions& options);
 int generate(const GenerateOptions& options);

@@ -135,7 +135,7 @@ int top(const TopOptions& options) {
     std::fprintf(stderr, "deepinfer top: %s\n", error.message.c_str());
     return status;
   };
-  const Result<HttpTarget> target = parse_base_url("--url", options.url);
+  const Result<HttpTarget> target = parse_base_url("--url", options.url, Tls::kOffered, options.ca_cert);
   if (!target) return failed(target.error(), kUsage);
   std::vector<std::string> headers = options.headers;
   if (!options.api_key.empty()) headers.push_back("Authorization: Bearer " + options.api_key);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/metrics.h"
 #include "base/result.h"
 #include "engine/speculative/stats.h"
 #include "kv/block_hash.h"
@@ -162,8 +163,11 @@ struct EngineInfo {
   int64_t max_model_len = 0;  // tokens of prompt and answer together
   int32_t max_num_seqs = 0;
   int32_t block_tokens = 0;
-  int32_t n_blocks = 0;    // usable ones
-  int32_t max_drafts = 0;  // that a sequence may have verified in one step; 0: no speculation
+  int32_t n_blocks = 0;             // usable ones
+  int32_t max_drafts = 0;           // that a sequence may have verified in one step; 0: no speculation
+  int64_t block_bytes = 0;          // memory of a KV block …
+  int64_t slot_bytes = 0;           // … of a state slot (sliding windows and compressor state); 0: none
+  int64_t window_memory_bytes = 0;  // of the host, for windows
   bool prefix_cache = false;
   bool swa_replay = false;
   std::string_view prefill_truncation = "off";  // off, mask, compact
@@ -174,6 +178,28 @@ struct EngineInfo {
 
 inline constexpr std::array<double, 16> kIterationTokenBounds = {1,   8,    16,   32,   64,   128,  256,  512,
                                                                  768, 1024, 1536, 2048, 3072, 4096, 8192, 16384};
+
+// Upper bounds of StepTimes and of the moves of windows, seconds.
+inline constexpr std::array<double, 18> kStepTimeBounds = {
+    .00001, .000025, .00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10};
+using StepTime = Buckets<kStepTimeBounds>;
+
+// The engine's thread, per step: schedule and launch; hand out what a step gave (post); wait for the device. The
+// device's: prepare, forward pass, sample.
+struct StepTimes {
+  StepTime schedule;
+  StepTime prepare;
+  StepTime forward;
+  StepTime sample;
+  StepTime post;
+  StepTime wait;
+};
+
+// Sliding windows between the device and host memory, in one direction.
+struct WindowMoves {
+  StepTime seconds;
+  uint64_t bytes = 0;
+};
 
 inline constexpr uint64_t kRateWindowSteps = 100;
 
@@ -193,17 +219,11 @@ struct EngineStats {
   uint64_t corrupted = 0;  // requests ended by NaN or all -inf logits
   std::array<uint64_t, kIterationTokenBounds.size() + 1> iteration_tokens{};  // steps by number of rows
   double iteration_tokens_sum = 0;
-  // The engine's thread, per step: schedule and launch; hand out what a step gave. The device's: prepare, forward pass,
-  // sample. Gap: between two forward passes of steps that follow each other without a pause in the work; bubble: the
-  // part of it in which the device had nothing to do.
-  double schedule_seconds = 0;
-  double post_seconds = 0;
-  double prepare_seconds = 0;
-  double forward_seconds = 0;
-  double sample_seconds = 0;
+  StepTimes times;
+  // Gap: between two forward passes of steps that follow each other without a pause in the work; bubble: the part of it
+  // in which the device had nothing to do.
   double gap_seconds = 0;
   double bubble_seconds = 0;
-  double wait_seconds = 0;    // the engine's thread, for the device
   double batch_fill_sum = 0;  // over the steps: rows / max_num_batched_tokens
   // Arithmetic of the forward passes in FP8 equivalents (Runner::row_flops), of what was computed; and the part of
   // the device's peak that it is, while forward passes ran (0: peak unknown).
@@ -238,6 +258,8 @@ struct EngineStats {
   uint64_t evicted_blocks = 0;
   kv::BlockLives block_lives;
   kv::SwaStats windows;
+  WindowMoves windows_saved;
+  WindowMoves windows_loaded;
   int64_t last_step_ns = 0;  // when a step ended last, or the engine was last idle
 };
 

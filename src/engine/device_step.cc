@@ -16,8 +16,9 @@ int32_t mask_threads() {
 
 }  // namespace
 
-DeviceStep::DeviceStep(Runner& runner, int32_t max_drafts, int64_t mask_patience_ns)
+DeviceStep::DeviceStep(Runner& runner, int32_t max_drafts, int64_t mask_patience_ns, const Clock& clock)
     : runner_(runner),
+      clock_(clock),
       max_drafts_(max_drafts),
       masks_(mask_threads(), runner.info().vocab_size, mask_patience_ns),
       speculator_(runner, masks_, max_drafts),
@@ -36,7 +37,7 @@ void DeviceStep::fill_lanes(const StepInput& input) {
       lane.unmatched = lane.skipped = false;
       lane.late_mask = nullptr;
       lane.window_save = nullptr;
-      if (rows.window_load != nullptr) runner_.load_window(rows.slot, *rows.window_load);
+      if (rows.window_load != nullptr) move_window(false, rows.slot, *rows.window_load);
       speculator_.forget(rows.slot);
     }
     if (rows.window_save != nullptr) lane.window_save = rows.window_save;
@@ -267,10 +268,20 @@ void DeviceStep::skip(size_t index, const StepRows& rows, Lane& lane, const Mask
   std::ranges::copy(drafts, drafts_.begin() + static_cast<std::ptrdiff_t>(index) * max_drafts_);
 }
 
+void DeviceStep::move_window(bool save, int32_t slot, kv::SwaEntry& entry) {
+  const int64_t begin = clock_.now_ns();
+  if (save) {
+    runner_.save_window(slot, entry);
+  } else {
+    runner_.load_window(slot, entry);
+  }
+  moves_.push_back({save, static_cast<int64_t>(entry.bytes.size()), clock_.now_ns() - begin});
+}
+
 // `end`: positions that stay.
 kv::SwaEntryRef DeviceStep::save_window(const StepRows& rows, Lane& lane, int32_t end) {
   if (lane.window_save == nullptr || lane.window_save->position > end) return nullptr;
-  runner_.save_window(rows.slot, *lane.window_save);
+  move_window(true, rows.slot, *lane.window_save);
   return std::move(lane.window_save);
 }
 

@@ -84,6 +84,13 @@ struct RowsOutput {
   kv::SwaEntryRef window;  // filled
 };
 
+// A sliding window that was saved to host memory or loaded from it.
+struct WindowMove {
+  bool save = false;
+  int64_t bytes = 0;
+  int64_t ns = 0;
+};
+
 struct StepOutput {
   Result<void> status;                // of the forward pass
   std::vector<RowsOutput> sequences;  // in the order of StepInput::rows; empty when the forward pass failed
@@ -96,6 +103,7 @@ struct StepOutput {
   int64_t gap_ns = 0;   // from the end of the forward pass before to the beginning of this one
   int64_t idle_ns = 0;  // of that, without a step to work on
   double flops = 0;     // of the rows computed (Runner::row_flops)
+  std::vector<WindowMove> moves;
 };
 
 // The device's knowledge of a sequence.
@@ -118,7 +126,7 @@ struct Lane {
 class DeviceStep {
  public:
   // max_drafts: most drafts a sequence may verify in one step. mask_patience_ns: as in EngineOptions.
-  DeviceStep(Runner& runner, int32_t max_drafts, int64_t mask_patience_ns);
+  DeviceStep(Runner& runner, int32_t max_drafts, int64_t mask_patience_ns, const Clock& clock);
 
   // What the forward pass needs, from the lanes and the step before: no work of the backend. Then the pass itself.
   void prepare(const StepInput& input);
@@ -135,6 +143,8 @@ class DeviceStep {
   int32_t decode_rows() const { return decode_rows_; }
   int32_t prompt_rows() const { return prompt_rows_; }
   double flops() const;  // of the last forward()
+  // Windows that were moved since the last call.
+  std::vector<WindowMove> take_moves() { return std::exchange(moves_, {}); }
 
  private:
   void fill_lanes(const StepInput& input);
@@ -151,7 +161,10 @@ class DeviceStep {
   void keep_tokens(Lane& lane, int32_t length, RowsOutput& out) const;
   void read_prompt_logprobs(const StepRows& rows, const Lane& lane, float*& logits, RowsOutput& out);
 
+  void move_window(bool save, int32_t slot, kv::SwaEntry& entry);
+
   Runner& runner_;
+  const Clock& clock_;
   int32_t max_drafts_;
   Sampler sampler_;
   MaskFiller masks_;  // of the rows from forward() to sample(), of drafts in propose()
@@ -168,6 +181,7 @@ class DeviceStep {
   int32_t device_fed_ = 0;
   std::span<const MaskJob> filled_;  // masks of the constrained row groups, in order
   int32_t decode_rows_ = 0;
+  std::vector<WindowMove> moves_;
   int32_t prompt_rows_ = 0;
   // Outputs of the last step, by its row groups: what the next one is fed with.
   std::vector<int32_t> accepted_;  // -1: nothing, not even its first position

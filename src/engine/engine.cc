@@ -16,12 +16,15 @@ Result<EngineInfo> plan_info(const RunnerInfo& runner, const EngineOptions& opti
   info.eos_token_id = runner.eos_token_id;
   info.block_tokens = runner.block_tokens;
   info.n_blocks = runner.n_blocks - 1;
+  info.block_bytes = runner.block_bytes;
+  info.slot_bytes = runner.slot_bytes;
   info.kv_dtype = runner.kv_dtype;
   info.backend = runner.backend;
   info.max_num_seqs = options.max_num_seqs;
   const ReuseOptions& reuse = options.reuse;
   info.prefix_cache = reuse.prefix_cache && runner.window > 0;
   info.swa_replay = info.prefix_cache && reuse.replay;
+  if (info.prefix_cache) info.window_memory_bytes = reuse.window_memory_bytes;
   if (runner.window_bytes_encoder > 0) info.replay_keep = reuse.replay_keep;
   if (info.replay_keep > 0) info.prefill_truncation = reuse.mask ? "mask" : "compact";
   if (info.replay_keep > 0 && info.replay_keep < runner.window + runner.backtracking) {

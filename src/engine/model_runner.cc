@@ -96,6 +96,8 @@ class LoadedModelRunner final : public ModelRunner {
     info_.block_tokens = cache_.layout().options.block_tokens;
     info_.n_blocks = plan.n_blocks;
     info_.n_slots = plan.n_slots;
+    info_.block_bytes = cache_.layout().block_bytes;
+    info_.slot_bytes = cache_.layout().slot_bytes;
     info_.max_drafts = static_cast<int32_t>(temperatures_.size());
     info_.kv_dtype = cache_.layout().main_format == kernels::KvFormat::kE2m1E4m3    ? "fp4"
                      : cache_.layout().main_format == kernels::KvFormat::kE4m3Ue8m0 ? "fp8"

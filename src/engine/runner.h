@@ -19,8 +19,10 @@ struct RunnerInfo {
   int32_t eos_token_id = -1;
   int64_t max_positions = 0;  // positions 0 … max_positions-1 may be computed
   int32_t block_tokens = 128;
-  int32_t n_blocks = 0;      // with the null block
-  int32_t n_slots = 0;       // with the padding slot
+  int32_t n_blocks = 0;     // with the null block
+  int32_t n_slots = 0;      // with the padding slot
+  int64_t block_bytes = 0;  // of one block, of one slot; 0: nothing is stored
+  int64_t slot_bytes = 0;
   int32_t max_drafts = 0;    // most drafts a sequence may have verified in one step
   bool mixed_steps = true;   // prompt chunks and decode rows may share a step
   bool copies = false;       // copy() works: choices of one request can share a prompt

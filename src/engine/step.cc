@@ -41,7 +41,7 @@ bool Engine::step() {
     StepPlan plan = schedule();
     apply(plan);
     launched = launch(plan);
-    counters_.schedule_seconds += static_cast<double>(clock_.now_ns() - span.begin_ns()) * 1e-9;
+    counters_.times.schedule.observe(static_cast<double>(clock_.now_ns() - span.begin_ns()) * 1e-9);
   }
   const size_t keep = launched && options_.async_scheduling ? 1 : 0;
   const bool worked = launched || !launched_.empty();
@@ -180,7 +180,7 @@ void Engine::process() {
   {
     const Span span(options_.trace, clock_, "wait", launched.step);
     output = worker_.wait();
-    counters_.wait_seconds += static_cast<double>(clock_.now_ns() - span.begin_ns()) * 1e-9;
+    counters_.times.wait.observe(static_cast<double>(clock_.now_ns() - span.begin_ns()) * 1e-9);
   }
   const Span span(options_.trace, clock_, "post", launched.step);
   count_step(launched, output);
@@ -197,7 +197,7 @@ void Engine::process() {
       end_request(*it->second->request, FinishReason::kError, output.status.error());
     }
   }
-  counters_.post_seconds += static_cast<double>(clock_.now_ns() - span.begin_ns()) * 1e-9;
+  counters_.times.post.observe(static_cast<double>(clock_.now_ns() - span.begin_ns()) * 1e-9);
 }
 
 void Engine::process_rows(const Launched::Rows& rows, RowsOutput& output) {
@@ -291,10 +291,15 @@ void Engine::count_step(const Launched& launched, const StepOutput& output) {
   const auto bucket = std::lower_bound(kIterationTokenBounds.begin(), kIterationTokenBounds.end(), launched.total_rows);
   ++counters_.iteration_tokens[static_cast<size_t>(bucket - kIterationTokenBounds.begin())];
   counters_.iteration_tokens_sum += launched.total_rows;
-  counters_.forward_seconds += static_cast<double>(output.forward_ns) * 1e-9;
+  counters_.times.forward.observe(static_cast<double>(output.forward_ns) * 1e-9);
   count_prompt_rate(launched, output);
-  counters_.sample_seconds += static_cast<double>(output.sample_ns + output.draft_ns) * 1e-9;
-  counters_.prepare_seconds += static_cast<double>(output.prepare_ns) * 1e-9;
+  counters_.times.sample.observe(static_cast<double>(output.sample_ns + output.draft_ns) * 1e-9);
+  counters_.times.prepare.observe(static_cast<double>(output.prepare_ns) * 1e-9);
+  for (const WindowMove& move : output.moves) {
+    WindowMoves& moves = move.save ? counters_.windows_saved : counters_.windows_loaded;
+    moves.seconds.observe(static_cast<double>(move.ns) * 1e-9);
+    moves.bytes += static_cast<uint64_t>(move.bytes);
+  }
   counters_.flops += output.flops;
   counters_.batch_fill_sum += static_cast<double>(launched.total_rows) / scheduler_.max_num_batched_tokens;
   if (!launched.after_pause) {
@@ -324,7 +329,7 @@ void Engine::count_rates(const StepOutput& output) {
   counters_.prompt_tokens_per_second = rate(counters_.prompt_tokens, window_.prompt_tokens);
   counters_.generated_tokens_per_second = rate(counters_.generated_tokens, window_.generated_tokens);
   counters_.batch_fill = (counters_.batch_fill_sum - window_.batch_fill_sum) / kRateWindowSteps;
-  const double forward_seconds = counters_.forward_seconds - window_.forward_seconds;
+  const double forward_seconds = counters_.times.forward.sum - window_.forward_seconds;
   if (options_.peak_flops > 0 && forward_seconds > 0) {
     counters_.flops_utilisation = (counters_.flops - window_.flops) / forward_seconds / options_.peak_flops;
   }
@@ -337,7 +342,7 @@ void Engine::count_rates(const StepOutput& output) {
              counters_.generated_tokens,
              counters_.batch_fill_sum,
              counters_.flops,
-             counters_.forward_seconds};
+             counters_.times.forward.sum};
 }
 
 // Prompt tokens per second over the last steps that had some, decode rows' time included.

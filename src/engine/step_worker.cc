@@ -22,7 +22,7 @@ Result<void> guarded(const Body& body) {
 }  // namespace
 
 StepWorker::StepWorker(Runner& runner, int32_t max_drafts, int64_t mask_patience_ns, const Clock& clock, Trace* trace)
-    : clock_(clock), trace_(trace), device_(runner, max_drafts, mask_patience_ns), thread_([this] {
+    : clock_(clock), trace_(trace), device_(runner, max_drafts, mask_patience_ns, clock), thread_([this] {
         pthread_setname_np(pthread_self(), "di-device");
         run();
       }) {}
@@ -148,6 +148,7 @@ StepOutput StepWorker::run_job(Job& job, int64_t begin_ns) {
   if (out.status) out.status = guarded([&] { return device_.propose(job.input, out.sequences); });
   if (!out.status) device_.abandon(job.input);
   out.draft_ns = clock_.now_ns() - sampled;
+  out.moves = device_.take_moves();
   out.decode_rows = device_.decode_rows();
   out.prompt_rows = device_.prompt_rows();
   out.forward_ns = computed - begin_ns;

@@ -12,14 +12,13 @@
 // Owned by the engine's thread; not thread-safe. Nothing here touches the memory itself.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "kv/ages.h"
 #include "kv/block_hash.h"
 
 namespace di::kv {
@@ -46,26 +45,11 @@ struct PrefixMatch {
   int32_t kept = 0;    // of these, without an owner: adopting them uses free memory
 };
 
-// Upper bounds of BlockAges, seconds.
-inline constexpr std::array<double, 21> kBlockAgeBounds = {.001, .002, .005, .01, .02, .05, .1,  .2,  .5,   1,   2,
-                                                           5,    10,   20,   30,  60,  120, 300, 600, 1200, 1800};
-
-// Times of one kind, by bucket; the last bucket has what is longer.
-struct BlockAges {
-  std::array<uint64_t, kBlockAgeBounds.size() + 1> counts{};
-  double sum = 0;
-  void observe(double seconds) {
-    const auto at = std::lower_bound(kBlockAgeBounds.begin(), kBlockAgeBounds.end(), seconds);
-    ++counts[static_cast<std::size_t>(at - kBlockAgeBounds.begin())];
-    sum += seconds;
-  }
-};
-
 // What becomes of known blocks. Times are as exact as set_time() is called often.
 struct BlockLives {
-  BlockAges lifetime;   // of evicted blocks: since their allocation
-  BlockAges idle;       // of evicted blocks: since their last owner left
-  BlockAges reuse_gap;  // of kept blocks that are owned again: the same
+  Ages lifetime;   // of evicted blocks: since their allocation
+  Ages idle;       // of evicted blocks: since their last owner left
+  Ages reuse_gap;  // of kept blocks that are owned again: the same
 };
 
 class PrefixCache {

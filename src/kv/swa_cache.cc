@@ -26,20 +26,25 @@ SwaCache::Lru::iterator SwaCache::remove(Lru::iterator it) {
   return lru_.erase(it);
 }
 
+SwaCache::Lru::iterator SwaCache::give_up(Lru::iterator it, int64_t now_ns) {
+  stats_.age_at_end.observe(static_cast<double>(now_ns - it->stored_ns) * 1e-9);
+  return remove(it);
+}
+
 void SwaCache::touch(Lru::iterator it, int64_t now_ns) {
   it->used_ns = now_ns;
   lru_.splice(lru_.end(), lru_, it);
 }
 
 // Entries in use elsewhere (a move that has not run yet) are passed over.
-bool SwaCache::make_room(int64_t bytes) {
+bool SwaCache::make_room(int64_t bytes, int64_t now_ns) {
   if (bytes > options_.limit_bytes) return false;
   for (auto it = lru_.begin(); it != lru_.end() && stats_.bytes + bytes > options_.limit_bytes;) {
     if (it->entry.use_count() > 1) {
       ++it;
       continue;
     }
-    it = remove(it);
+    it = give_up(it, now_ns);
     ++stats_.evicted_lru;
   }
   return stats_.bytes + bytes <= options_.limit_bytes;
@@ -56,8 +61,8 @@ bool SwaCache::put(const BlockKey& key, SwaEntryRef entry, int64_t now_ns) {
     remove(found->second);
   }
   const auto bytes = static_cast<int64_t>(entry->bytes.size());
-  if (!make_room(bytes)) return false;
-  lru_.push_back({key, std::move(entry), now_ns, false});
+  if (!make_room(bytes, now_ns)) return false;
+  lru_.push_back({key, std::move(entry), now_ns, now_ns, false});
   by_key_.emplace(key, std::prev(lru_.end()));
   stats_.bytes += bytes;
   ++stats_.entries;
@@ -75,7 +80,7 @@ SwaFound SwaCache::find(std::span<const BlockKey> chain, int32_t blocks, int32_t
     out.outcome = n == blocks ? SwaOutcome::kHit : SwaOutcome::kHitLower;
     out.entry = found->second->entry;
     if (commit) {
-      stats_.age_at_hit_seconds += static_cast<double>(now_ns - found->second->used_ns) * 1e-9;
+      stats_.age_at_hit.observe(static_cast<double>(now_ns - found->second->used_ns) * 1e-9);
       found->second->hit = true;
       touch(found->second, now_ns);
     }
@@ -102,7 +107,7 @@ void SwaCache::drop_unused(const BlockKey& key) {
 
 void SwaCache::expire(int64_t now_ns) {
   while (!lru_.empty() && expired(lru_.front(), now_ns)) {
-    remove(lru_.begin());
+    give_up(lru_.begin(), now_ns);
     ++stats_.evicted_ttl;
   }
 }

@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kv/ages.h"
 #include "kv/block_hash.h"
 
 namespace di::kv {
@@ -58,7 +59,8 @@ struct SwaStats {
   uint64_t stored = 0;
   int64_t bytes = 0;
   int64_t entries = 0;
-  double age_at_hit_seconds = 0;  // sum over hits of the time since the entry's last use
+  Ages age_at_hit;  // of entries that are found: time since their last use
+  Ages age_at_end;  // of entries that are given up: time since they were stored
 };
 
 struct SwaFound {
@@ -95,13 +97,15 @@ class SwaCache {
   struct Slot {
     BlockKey key;
     SwaEntryRef entry;
+    int64_t stored_ns = 0;
     int64_t used_ns = 0;
     bool hit = false;
   };
   using Lru = std::list<Slot>;  // least recently used first
 
   bool expired(const Slot& slot, int64_t now_ns) const { return now_ns - slot.used_ns > options_.retention_ns; }
-  bool make_room(int64_t bytes);
+  bool make_room(int64_t bytes, int64_t now_ns);
+  Lru::iterator give_up(Lru::iterator it, int64_t now_ns);
   Lru::iterator remove(Lru::iterator it);
   void touch(Lru::iterator it, int64_t now_ns);
 

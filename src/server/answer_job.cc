@@ -121,10 +121,12 @@ void AnswerJob::begin() {
 
 void AnswerJob::send(std::string_view name, std::string_view data) {
   if (!streaming()) return;
+  const int64_t begun = app_.clock().now_ns();
   std::string event;
   event.reserve(data.size() + name.size() + 24);
   append_event(event, name, data);
   send_raw(event);
+  serialize_ns_ += app_.clock().now_ns() - begun;
 }
 
 void AnswerJob::send_raw(std::string_view bytes) {
@@ -272,8 +274,9 @@ void AnswerJob::take(Delivery& delivery) {
   if (!output.tokens.empty()) {
     choice.tokens += static_cast<int64_t>(output.tokens.size());
     const int64_t begun = app_.clock().now_ns();
+    const int64_t sending = serialize_ns_;
     const Result<void> ok = write_tokens(index, output);
-    const int64_t took = app_.clock().now_ns() - begun;
+    const int64_t took = app_.clock().now_ns() - begun - (serialize_ns_ - sending);
     detokenize_ns_ += took;
     timeline_->work(Stage::kDetokenize, took);
     observe_tokens(output.tokens.size());
@@ -423,6 +426,7 @@ void AnswerJob::report(std::string_view finish, int status, std::string_view err
     record_.cached_tokens = cached_tokens_;
     record_.reasoning_tokens = reasoning_tokens();
     record_.detokenize_ns = detokenize_ns_;
+    record_.serialize_ns = serialize_ns_;
     for (const Choice& choice : choices_) record_.longest_output = std::max(record_.longest_output, choice.tokens);
     r = record_;
   }

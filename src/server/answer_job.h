@@ -124,7 +124,8 @@ class AnswerJob : public Job, public std::enable_shared_from_this<AnswerJob> {
   int64_t cached_tokens_ = 0;
   std::string miss_reason_;  // of the first prompt
   int64_t last_token_ns_ = 0;
-  int64_t detokenize_ns_ = 0;
+  int64_t detokenize_ns_ = 0;  // tokens to events …
+  int64_t serialize_ns_ = 0;   // … and events to the connection
   engine::FinishReason last_finish_ = engine::FinishReason::kNone;
 };
 

@@ -399,8 +399,10 @@ void App::request_finished(const RequestRecord& r, int64_t last_token_ns) {
   m.prompt_tokens_cached.add(static_cast<uint64_t>(r.cached_tokens));
   m.preemptions_per_request.observe(r.preemptions);
   m.stage_parse.observe(seconds(0, r.parse_ns));
+  m.stage_render.observe(seconds(0, r.render_ns));
   m.stage_tokenize.observe(seconds(0, r.tokenize_ns));
   m.stage_detokenize.observe(seconds(0, r.detokenize_ns));
+  m.stage_serialize.observe(seconds(0, r.serialize_ns));
   if (r.scheduled_ns > 0) m.stage_queue.observe(seconds(r.queued_ns, r.scheduled_ns));
   const int64_t tokens = r.output_tokens;
   const int64_t first_token_ns = r.first_sent_ns;

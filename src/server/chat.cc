@@ -176,6 +176,7 @@ struct Call {
   ChatExtras extras;
   codec::RenderedPrompt rendered;
   int64_t parsed_ns = 0;
+  int64_t rendered_ns = 0;
 };
 
 // Reads the body, as far as it needs no images.
@@ -200,6 +201,8 @@ std::expected<void, ApiFailure> read_call(Call& call) {
   call.parsed_ns = call.app.clock().now_ns();
   call.timeline->span(Stage::kParse, call.exchange->request().received_ns, call.parsed_ns);
   call.rendered = codec::render_conversation(call.request.conversation, call.request.version, options.special);
+  call.rendered_ns = call.app.clock().now_ns();
+  call.timeline->span(Stage::kRender, call.parsed_ns, call.rendered_ns);
   return {};
 }
 
@@ -287,12 +290,14 @@ std::expected<Prepared, ApiFailure> prepare(Call& call, std::span<const codec::R
   out.record = start_record(app, *call.exchange, route_of(call.api), std::string(id_prefix(call.api)) + random_hex32());
   out.record.model = call.request.model;
   out.record.stream = call.request.stream;
+  const int64_t begun = app.clock().now_ns();  // images may have taken their time before
   Fitted fitted = DI_TRY(fit(call, images));
   EncodedPrompt& prompt = fitted.prompt;
   const int64_t tokenized = app.clock().now_ns();
-  call.timeline->span(Stage::kTokenize, call.parsed_ns, tokenized);
+  call.timeline->span(Stage::kTokenize, begun, tokenized);
   out.record.parse_ns = call.parsed_ns - call.exchange->request().received_ns;
-  out.record.tokenize_ns = tokenized - call.parsed_ns;
+  out.record.render_ns = call.rendered_ns - call.parsed_ns;
+  out.record.tokenize_ns = tokenized - begun;
   const auto& max_tokens = fitted.max_tokens;
   if (!max_tokens) return std::unexpected(from_api_error(max_tokens.error()));
 

@@ -30,8 +30,10 @@ struct RequestRecord {
   double top_p = 1;
   int64_t longest_output = 0;  // tokens of the longest choice
   int64_t parse_ns = 0;        // time spent on it outside the engine, by stage
+  int64_t render_ns = 0;
   int64_t tokenize_ns = 0;
   int64_t detokenize_ns = 0;
+  int64_t serialize_ns = 0;
   int64_t draft_rounds = 0;  // decode steps with drafts, over all choices
   int64_t drafts_accepted = 0;
   int32_t n = 1;

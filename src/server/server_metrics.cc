@@ -28,12 +28,6 @@ const std::vector<double> kTokenCountBounds = {1,    2,    5,     10,    20,    
 const std::vector<double> kChoiceBounds = {1, 2, 5, 10, 20};
 const std::vector<double> kPreemptionBounds = {0, 1, 2, 5, 10, 20};
 
-MetricLabels engine_labels(const std::string& model_name, MetricLabels more = {}) {
-  MetricLabels labels = {{"model_name", model_name}, {"engine", "0"}};
-  labels.insert(labels.end(), more.begin(), more.end());
-  return labels;
-}
-
 // Steps of the front end are far below a millisecond.
 const std::vector<double> kStageBounds = {.00001, .000025, .00005, .0001, .00025, .0005, .001, .0025,
                                           .005,   .01,     .025,   .05,   .1,     .25,   1,    10};
@@ -82,6 +76,12 @@ double open_files() {
 
 }  // namespace
 
+MetricLabels engine_labels(const std::string& model_name, MetricLabels more) {
+  MetricLabels labels = {{"model_name", model_name}, {"engine", "0"}};
+  labels.insert(labels.end(), more.begin(), more.end());
+  return labels;
+}
+
 ServerMetrics::ServerMetrics(const std::string& model_name)
     : ServerMetrics(model_name, std::make_unique<MetricRegistry>()) {}
 
@@ -116,9 +116,11 @@ ServerMetrics::ServerMetrics(const std::string& model_name, std::unique_ptr<Metr
                                                       "Prompt tokens of a request that no cache had.",
                                                       kTokenCountBounds, engine_labels(model_name))),
       stage_parse(stage_histogram(*registry, "parse")),
+      stage_render(stage_histogram(*registry, "render")),
       stage_tokenize(stage_histogram(*registry, "tokenize")),
       stage_queue(stage_histogram(*registry, "queue")),
       stage_detokenize(stage_histogram(*registry, "detokenize")),
+      stage_serialize(stage_histogram(*registry, "serialize")),
       max_tokens_param(registry->histogram("vllm:request_params_max_tokens", "max_tokens of a request, resolved.",
                                            kTokenCountBounds, engine_labels(model_name))),
       n_param(
@@ -232,23 +234,12 @@ void ServerMetrics::add_engine_series() {
   add_reuse_series();
   add_turn_series();
   add_image_series();
-  const auto phase = [&](const char* name, Read read) {
-    registry_->counter_from("deepinfer:step_seconds_total",
-                            "Time by phase: schedule, post, wait of the engine's thread, the rest of the device's.",
-                            {{"phase", name}}, reader(read));
-  };
   const char* reasons = "Sequences waiting, by what they wait for.";
   registry_->gauge_from("vllm:num_requests_waiting_by_reason", reasons,
                         engine_labels(model_name_, {{"reason", "capacity"}}),
                         reader([](const engine::EngineStats& s) { return static_cast<double>(s.waiting); }));
   registry_->gauge("vllm:num_requests_waiting_by_reason", reasons,
                    engine_labels(model_name_, {{"reason", "deferred"}}));
-  phase("schedule", [](const engine::EngineStats& s) { return s.schedule_seconds; });
-  phase("forward", [](const engine::EngineStats& s) { return s.forward_seconds; });
-  phase("sample", [](const engine::EngineStats& s) { return s.sample_seconds; });
-  phase("prepare", [](const engine::EngineStats& s) { return s.prepare_seconds; });
-  phase("post", [](const engine::EngineStats& s) { return s.post_seconds; });
-  phase("wait", [](const engine::EngineStats& s) { return s.wait_seconds; });
   add_pace_series();
 }
 
@@ -295,7 +286,7 @@ void ServerMetrics::add_pace_series() {
         "Part of the time between the first forward pass and the last, pauses left out, in "
         "which the device had nothing to do.",
         [](const Stats& s) {
-          const double time = s.forward_seconds + s.gap_seconds;
+          const double time = s.times.forward.sum + s.gap_seconds;
           return time > 0 ? s.bubble_seconds / time : 0.0;
         });
   gauge("deepinfer:mfu",
@@ -313,75 +304,6 @@ void ServerMetrics::add_pace_series() {
           [](const Stats& s) { return static_cast<double>(s.aborted); });
   counter("deepinfer:choices_total", ends, engine_labels(model_name_, {{"end", "failed"}}),
           [](const Stats& s) { return static_cast<double>(s.failed); });
-}
-
-// Prefix cache, windows and replays (kv-cache.md §10, server.md §10.2–10.3).
-void ServerMetrics::add_reuse_series() {
-  using Read = double (*)(const engine::EngineStats&);
-  const auto series = [&](const char* name, const char* help, MetricLabels labels, Read read, bool counts = true) {
-    auto value = [this, read] {
-      const engine::EngineApi* engine = engine_.load();
-      return engine == nullptr ? 0.0 : read(engine->stats());
-    };
-    counts ? registry_->counter_from(name, help, std::move(labels), value)
-           : registry_->gauge_from(name, help, std::move(labels), value);
-  };
-  using Stats = engine::EngineStats;
-  const MetricLabels labels = engine_labels(model_name_);
-  series("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", labels,
-         [](const Stats& s) { return static_cast<double>(s.prefix_queries); });
-  series("vllm:prefix_cache_hits_total", "Of these, found.", labels,
-         [](const Stats& s) { return static_cast<double>(s.prefix_hits); });
-  const char* by_source = "Cached prompt tokens by the outermost tier that supplied them.";
-  series("vllm:prompt_tokens_cached_by_source_total", by_source, engine_labels(model_name_, {{"source", "device"}}),
-         [](const Stats& s) { return static_cast<double>(s.prefix_hits - s.cached_by_host); });
-  series("vllm:prompt_tokens_cached_by_source_total", by_source, engine_labels(model_name_, {{"source", "host"}}),
-         [](const Stats& s) { return static_cast<double>(s.cached_by_host); });
-  const char* lookups = "Look-ups of a sliding window after a block hit; a miss is a replay or a cold run.";
-  for (const char* name : {"kv_swa_lookup_total", "deepinfer:swa_requests_total"}) {
-    series(name, lookups, {{"result", "hit"}}, [](const Stats& s) { return static_cast<double>(s.windows.hits); });
-    series(name, lookups, {{"result", "hit_lower"}},
-           [](const Stats& s) { return static_cast<double>(s.windows.hits_lower); });
-    series(name, lookups, {{"result", "miss"}}, [](const Stats& s) { return static_cast<double>(s.windows.misses); });
-  }
-  series(
-      "kv_swa_bytes", "Windows in host memory.", {},
-      [](const Stats& s) { return static_cast<double>(s.windows.bytes); }, false);
-  series(
-      "kv_swa_entries", "Windows in host memory.", {},
-      [](const Stats& s) { return static_cast<double>(s.windows.entries); }, false);
-  series("kv_swa_evicted_total", "Windows given up.", {{"reason", "ttl"}},
-         [](const Stats& s) { return static_cast<double>(s.windows.evicted_ttl); });
-  series("kv_swa_evicted_total", "Windows given up.", {{"reason", "lru"}},
-         [](const Stats& s) { return static_cast<double>(s.windows.evicted_lru); });
-  series("kv_replay_total", "Bounded replays.", {}, [](const Stats& s) { return static_cast<double>(s.replays); });
-  for (const char* name : {"kv_replay_tokens_total", "deepinfer:swa_replay_tokens_total"}) {
-    series(name, "Rows computed again by bounded replays.", {},
-           [](const Stats& s) { return static_cast<double>(s.replayed_tokens); });
-  }
-  series(
-      "deepinfer:kv_blocks_kept", "Blocks without an owner whose text is known.", {},
-      [](const Stats& s) { return static_cast<double>(s.kept_blocks); }, false);
-  series("deepinfer:kv_blocks_evicted_total", "Known blocks that were given away.", {},
-         [](const Stats& s) { return static_cast<double>(s.evicted_blocks); });
-  const char* by_tier = "Cached prompt tokens: blocks on the device, and of these those whose window was on the host.";
-  series("deepinfer:kv_hits_tokens_total", by_tier, {{"tier", "device"}, {"kind", "block"}},
-         [](const Stats& s) { return static_cast<double>(s.prefix_hits); });
-  series("deepinfer:kv_hits_tokens_total", by_tier, {{"tier", "host"}, {"kind", "swa"}},
-         [](const Stats& s) { return static_cast<double>(s.cached_by_host); });
-  series("deepinfer:forks_total", "Choices that took over another one's prompt.", {},
-         [](const Stats& s) { return static_cast<double>(s.forks); });
-  constexpr std::array<Read, kv::kMissReasons> kMisses = {
-      [](const Stats& s) { return static_cast<double>(s.misses[0]); },
-      [](const Stats& s) { return static_cast<double>(s.misses[1]); },
-      [](const Stats& s) { return static_cast<double>(s.misses[2]); },
-      [](const Stats& s) { return static_cast<double>(s.misses[3]); },
-      [](const Stats& s) { return static_cast<double>(s.misses[4]); },
-      [](const Stats& s) { return static_cast<double>(s.misses[5]); }};
-  for (size_t i = 0; i < kMisses.size(); ++i) {
-    series("deepinfer:prefix_misses_total", "Requests by why no more of their prompt was found.",
-           {{"reason", std::string(kv::to_string(static_cast<kv::MissReason>(i)))}}, kMisses[i]);
-  }
 }
 
 // Exact replay of turns with tool calls (docs/codec.md).
@@ -462,37 +384,6 @@ void ServerMetrics::watch(structured::CompilePool& constraints) {
   };
   counter("hit", &structured::CompilePoolStats::hits);
   counter("miss", &structured::CompilePoolStats::misses);
-}
-
-// Histograms that the engine keeps by itself.
-std::string ServerMetrics::engine_histograms_text() const {
-  const engine::EngineApi* engine = engine_.load();
-  const engine::EngineStats stats = engine == nullptr ? engine::EngineStats{} : engine->stats();
-  const std::string labels = fmt::format("model_name=\"{}\",engine=\"0\"", model_name_);
-  std::string out;
-  const auto histogram = [&](std::string_view name, std::string_view help, std::span<const double> bounds,
-                             std::span<const uint64_t> counts, double sum) {
-    fmt::format_to(std::back_inserter(out), "# HELP {} {}\n# TYPE {} histogram\n", name, help, name);
-    uint64_t total = 0;
-    for (size_t i = 0; i < counts.size(); ++i) {
-      total += counts[i];
-      const std::string bound = i < bounds.size() ? fmt::format("{}", bounds[i]) : "+Inf";
-      fmt::format_to(std::back_inserter(out), "{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, bound, total);
-    }
-    fmt::format_to(std::back_inserter(out), "{}_count{{{}}} {}\n{}_sum{{{}}} {}\n", name, labels, total, name, labels,
-                   sum);
-  };
-  histogram("vllm:iteration_tokens_total", "Rows of a step.", engine::kIterationTokenBounds, stats.iteration_tokens,
-            stats.iteration_tokens_sum);
-  const auto ages = [&](std::string_view name, std::string_view help, const kv::BlockAges& of) {
-    histogram(name, help, kv::kBlockAgeBounds, of.counts, of.sum);
-  };
-  ages("vllm:kv_block_lifetime_seconds", "Evicted KV blocks: time since they were filled.", stats.block_lives.lifetime);
-  ages("vllm:kv_block_idle_before_evict_seconds", "Evicted KV blocks: time since a sequence had them.",
-       stats.block_lives.idle);
-  ages("vllm:kv_block_reuse_gap_seconds", "KV blocks that a sequence takes again: time since another had them.",
-       stats.block_lives.reuse_gap);
-  return out;
 }
 
 std::string ServerMetrics::text() const {

@@ -21,6 +21,9 @@
 
 namespace di::server {
 
+// Labels of vLLM's series (server.md §10.1), and further ones.
+MetricLabels engine_labels(const std::string& model_name, MetricLabels more = {});
+
 class ServerMetrics {
  public:
   explicit ServerMetrics(const std::string& model_name);
@@ -60,9 +63,11 @@ class ServerMetrics {
   Histogram& longest_output_per_request;
   Histogram& computed_tokens_per_request;
   Histogram& stage_parse;  // of the front end
+  Histogram& stage_render;
   Histogram& stage_tokenize;
   Histogram& stage_queue;
   Histogram& stage_detokenize;
+  Histogram& stage_serialize;
   Histogram& max_tokens_param;
   Histogram& n_param;
   Histogram& preemptions_per_request;
@@ -81,13 +86,14 @@ class ServerMetrics {
   void add_engine_series();
   void add_pace_series();
   void add_prompt_source_series();
-  void add_reuse_series();
+  void add_reuse_series();   // kv_metrics.cc
+  void add_memory_series();  // kv_metrics.cc
   void add_turn_series();
   void add_image_series();
   Counter& error_counter(std::string_view code);
   Counter& abort_counter(std::string_view phase, std::string_view reason);
   Counter& rejection_counter(std::string_view reason);
-  std::string engine_histograms_text() const;
+  std::string engine_histograms_text() const;  // kv_metrics.cc
 
   std::unique_ptr<MetricRegistry> registry_;
   std::mutex tenants_mutex_;

@@ -34,7 +34,6 @@ constexpr Charted kCharted[] = {
     {"vllm:spec_decode_num_drafts_total", {"", ""}},
     {"vllm:spec_decode_num_draft_tokens_total", {"", ""}},
     {"vllm:spec_decode_num_accepted_tokens_total", {"", ""}},
-    {"deepinfer:step_seconds_total", {"phase", ""}},
     {"deepinfer:step_seconds_sum", {"phase", ""}},
     {"deepinfer:kv_bytes", {"tier", "state"}},
     {"deepinfer:kv_hits_tokens_total", {"tier", ""}},

@@ -125,6 +125,58 @@ def test_kv():
     assert deepinfer("bench", "kv", "--blocks", 4, "--prompt-blocks", 16).returncode == 2
 
 
+def test_latency(tmp_path):
+    out = tmp_path / "latency.json"
+    result = deepinfer("bench", "latency", ROOT / "models/tiny", "--engine", "mock:step_ms=2", "--batch-size", 3, "--input-len", 20, "--output-len", 6,
+                       "--num-iters-warmup", 1, "--num-iters", 4, "--output-json", out)
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"^Avg latency: \d+\.\d+ seconds$", result.stdout, re.M) and "99% percentile latency: " in result.stdout
+    data = json.loads(out.read_text())
+    assert len(data["latencies"]) == 4 and min(data["latencies"]) >= 6 * .002, "six steps of 2 ms each"
+    assert abs(data["avg_latency"] - sum(data["latencies"]) / 4) < 1e-9
+    assert data["percentiles"]["10"] <= data["percentiles"]["50"] <= data["percentiles"]["99"] <= max(data["latencies"])
+
+
+def test_throughput(tmp_path):
+    common = ("bench", "throughput", ROOT / "models/tiny", "--engine", "mock", "--json")
+    result = deepinfer(*common, "--num-prompts", 12, "--input-len", 30, "--output-len", 5, "--n", 2)
+    assert result.returncode == 0, result.stderr
+    data = json.loads(result.stdout)
+    assert data["num_requests"] == 12 and data["output_tokens"] == 12 * 2 * 5 and data["total_num_tokens"] == 12 * (30 + 2 * 5)
+    assert abs(data["tokens_per_second"] * data["elapsed_time"] - data["total_num_tokens"]) < 1e-3
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "one two three"}\n\n{"prompt": "four"}\n')
+    data = json.loads(deepinfer(*common, "--dataset-path", tmp_path / "prompts.jsonl", "--output-len", 5).stdout)
+    assert data["num_requests"] == 2 and data["output_tokens"] == 10
+
+
+def test_offline_figures_are_checked(tmp_path):
+    """An answer that is cut short is no figure, nor is one that never began."""
+    common = ("bench", "throughput", ROOT / "models/tiny", "--engine", "mock", "--num-prompts", 2)
+    short = deepinfer(*common, "--max-model-len", 40, "--input-len", 30, "--output-len", 20)
+    assert short.returncode == 2 and "expected" in short.stderr, short
+    assert deepinfer(*common, "--dataset-path", tmp_path / "none").returncode == 2
+    (tmp_path / "bad").write_text('{"text": "x"}')
+    assert ":1:" in deepinfer(*common, "--dataset-path", tmp_path / "bad").stderr
+    assert deepinfer("bench", "latency", ROOT / "tests").returncode == 3
+
+
+def test_grammar(tmp_path):
+    result = deepinfer("bench", "grammar", ROOT / "models/tiny", "--repetitions", 1, "--json")
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(result.stdout)["rows"]
+    assert {row["name"] for row in rows} == {"JSON object", "JSON Schema", "recursive schema", "regex", "1,000 choices", "grammar"}
+    assert all(row["tokens"] > 3 and row["compile_ms"] > 0 and 0 < row["mask_p50_us"] <= row["mask_p99_us"] for row in rows)
+    cases = tmp_path / "cases.jsonl"
+    good = {"id": "small", "schema": {"type": "integer"}, "tests": [{"text": "17", "valid": True}, {"text": "x", "valid": False}]}
+    cases.write_text(json.dumps(good) + "\n" + json.dumps({"schema": {"type": "thing"}, "tests": []}))
+    data = json.loads(deepinfer("bench", "grammar", ROOT / "models/tiny", "--cases", cases, "--json").stdout)
+    assert [row["name"] for row in data["rows"]] == ["small"] and data["refused"] == 1
+    for wrong in ({"text": "17.5", "valid": True}, {"text": "17", "valid": False}):
+        cases.write_text(json.dumps({**good, "tests": [wrong]}))
+        result = deepinfer("bench", "grammar", ROOT / "models/tiny", "--cases", cases)
+        assert result.returncode == 1 and "small: " in result.stderr, "a case that does not hold is no figure"
+
+
 def test_what_is_not_there_says_so():
     for command in (["router"], ["worker", "prefill", "--router", "x"], ["planner"], ["demo", "cluster"], ["simulate", "x.toml"], ["cache", "ls"],
                     ["bench", "router", "--workers", "4"], ["model", "quantize", "x"]):

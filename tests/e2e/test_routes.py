@@ -101,7 +101,7 @@ def test_metrics_of_the_engine_are_there(server):
             "deepinfer:ttft_seconds_mean", "deepinfer:ttft_seconds_max", "deepinfer:input_tokens_mean", "deepinfer:output_tokens_mean",
             "deepinfer:gpu_idle_ratio", "deepinfer:bubble_seconds_total", "deepinfer:mfu", "deepinfer:model_flops_total",
             "deepinfer:spec_confidence_error", "vllm:num_preemptions_total"} <= names
-    assert {labels["phase"] for name, labels, _ in samples if name == "deepinfer:step_seconds_total"} == {
+    assert {labels["phase"] for name, labels, _ in samples if name == "deepinfer:step_seconds_count"} == {
         "schedule", "post", "wait", "prepare", "forward", "sample"}
     assert {labels["end"] for name, labels, _ in samples if name == "deepinfer:choices_total"} == {"finished", "aborted", "failed"}
     assert server.metric("deepinfer:ttft_seconds_max") > 0 and server.metric("deepinfer:output_tokens_mean") > 0

@@ -226,5 +226,5 @@ def test_one_question_to_a_running_server(remote):
     assert wrong.returncode == 1 and "401" in wrong.stderr
     wrong = asked("--url", url, "--api-key", "secret", "--served-model-name", "nobody")
     assert wrong.returncode == 1 and "nobody" in wrong.stderr
-    assert asked("--url", "https://x").returncode == 2
+    assert asked("--url", "gopher://x").returncode == 2
     assert asked("--url", f"http://127.0.0.1:{harness.free_port()}").returncode == 1

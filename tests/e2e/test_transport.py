@@ -7,11 +7,13 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
 import time
 
+import harness
 import pytest
 from harness import CHAT, get, post, wait_until
 from wire import MODEL, PATHS, ask, body, read_responses, read_responses_stream, sse
@@ -48,6 +50,48 @@ def tls_ready(server, trusted, client=None):
         except OSError:
             return False
     wait_until(ready, "ready over TLS")
+
+
+def test_chat_and_top_over_tls(start, tmp_path):
+    """They accept a server whose certificate an authority that they trust has signed for its name, and no other."""
+    one = make_certificate(tmp_path, "one")
+    two = make_certificate(tmp_path, "two")
+    script = harness.write_script(tmp_path, [{"text": "over the wire " * 2000}])
+    server = start("--engine", f"scripted:{script}", "--tls-cert", one[0], "--tls-key", one[1], "--max-model-len", 16384, ready=False)
+    tls_ready(server, one[0])
+
+    def told(command, *options, url=f"https://127.0.0.1:{server.port}", **environment):
+        environment = {key: str(value) for key, value in environment.items()}
+        return subprocess.run([str(harness.binary()), command, "--url", url, *map(str, options)], input="hello\n", capture_output=True, text=True,
+                              timeout=120, env={**os.environ, **environment})
+    answer = told("chat", "--ca-cert", one[0])
+    assert answer.returncode == 0 and answer.stdout.count("over the wire") > 1000, answer.stderr
+    assert told("chat", SSL_CERT_FILE=one[0]).returncode == 0, "as everywhere with OpenSSL"
+    assert told("chat", "--ca-cert", one[0], url=f"https://localhost:{server.port}").returncode == 0
+    elsewhere = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    elsewhere.load_cert_chain(*one)
+    other = socket.create_server(("127.0.0.2", 0))
+
+    def shake_hands():
+        with pytest.raises(OSError):
+            elsewhere.wrap_socket(other.accept()[0], server_side=True).recv(1)
+    threading.Thread(target=shake_hands, daemon=True).start()
+    for options, where in ((("--ca-cert", two[0]), f"127.0.0.1:{server.port}"), ((), f"127.0.0.1:{server.port}"),
+                           (("--ca-cert", one[0]), "127.0.0.2:%d" % other.getsockname()[1])):
+        wrong = told("chat", *options, url=f"https://{where}")
+        assert wrong.returncode == 1 and "certificate is not accepted" in wrong.stderr and "--ca-cert" in wrong.stderr, wrong
+    plain = told("chat", url=f"http://127.0.0.1:{server.port}")
+    assert plain.returncode == 1 and plain.stderr.count("\n") == 1, "a server with TLS that is asked without"
+    assert told("chat", "--ca-cert", tmp_path / "none").returncode == 2
+    assert told("chat", url="ftp://127.0.0.1").returncode == 2
+    figures = told("top", "--ca-cert", one[0], "--count", 1, "--interval", "50ms", "--json")
+    assert figures.returncode == 0 and json.loads(figures.stdout), figures.stderr
+    deaf = socket.socket()
+    deaf.bind(("127.0.0.1", 0))
+    deaf.listen()
+    threading.Thread(target=lambda: deaf.accept()[0].sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"), daemon=True).start()
+    wrong = told("chat", url=f"https://127.0.0.1:{deaf.getsockname()[1]}")
+    assert wrong.returncode == 1 and "no TLS connection" in wrong.stderr, wrong
 
 
 def test_tls_serves_streams_and_keeps_connections(start, tmp_path):

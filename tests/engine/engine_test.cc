@@ -237,7 +237,7 @@ TEST(Engine, CountsHowFullStepsAreAndTheirArithmetic) {
   EXPECT_DOUBLE_EQ(stats.flops, flops);
   EXPECT_GT(stats.flops_utilisation, 0);
   EXPECT_NEAR(stats.batch_fill, (4 + 99) / 100.0 / 16, 1e-12);
-  EXPECT_GT(stats.wait_seconds, 0);
+  EXPECT_GT(stats.times.wait.sum, 0);
   EXPECT_EQ(stats.finished, 1U);
   EXPECT_EQ(stats.input_tokens, 4U);
   EXPECT_EQ(stats.output_tokens, 150U);

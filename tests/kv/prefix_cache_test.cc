@@ -132,7 +132,7 @@ TEST_F(PrefixCacheTest, KnowsHowLongBlocksLive) {
   static_cast<void>(cache.allocate());  // the known one
   EXPECT_EQ(cache.lives().lifetime.sum, 17);
   EXPECT_EQ(cache.lives().idle.sum, 7);
-  const auto bucket = std::lower_bound(kBlockAgeBounds.begin(), kBlockAgeBounds.end(), 7.0) - kBlockAgeBounds.begin();
+  const auto bucket = std::lower_bound(kAgeBounds.begin(), kAgeBounds.end(), 7.0) - kAgeBounds.begin();
   EXPECT_EQ(cache.lives().idle.counts[static_cast<size_t>(bucket)], 1);
 }
 

@@ -38,7 +38,7 @@ TEST(SwaCache, AnEntryLivesUntilItWasNotUsedForTheRetentionTime) {
   EXPECT_EQ(cache.stats().evicted_ttl, 1U);
   EXPECT_EQ(cache.stats().hits, 2U);
   EXPECT_EQ(cache.stats().misses, 1U);
-  EXPECT_DOUBLE_EQ(cache.stats().age_at_hit_seconds, 360.0);
+  EXPECT_DOUBLE_EQ(cache.stats().age_at_hit.sum, 360.0);
   cache.check();
 }
 

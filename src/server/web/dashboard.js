@@ -98,8 +98,7 @@ export class Dashboard {
   // Parts of the engine thread's time; what is left is idle.
   stepSeries() {
     const {feed} = this;
-    const family = ["deepinfer:step_seconds_total", "deepinfer:step_seconds_sum"].find((f) => feed.family(f).length);
-    if (!family) return [];
+    const family = "deepinfer:step_seconds_sum";
     const parts = feed.family(family).filter((f) => f.labels.phase !== "wait").sort((a, b) => ["forward", "sample", "schedule"].indexOf(a.labels.phase) - ["forward", "sample", "schedule"].indexOf(b.labels.phase))
       .map((f, i) => ({name: f.labels.phase, colour: colours[[0, 2, 1, 3, 4][i % 5]], values: feed.rate(feed.column(f.key)).map((v) => v === null ? null : Math.min(1, v))}));
     const idle = feed.times.map((_, i) => parts.some((p) => p.values[i] === null) ? null : Math.max(0, 1 - parts.reduce((s, p) => s + p.values[i], 0)));
