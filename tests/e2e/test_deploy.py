@@ -159,6 +159,12 @@ def test_the_image_is_built_as_said(series):
                 assert (ROOT / source).exists(), source
     ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
     assert not any(rest.split()[0].startswith(tuple(ignored)) for word, rest in lines if word == "COPY" and not rest.startswith("--"))
+    # Built as ./run builds, which installs the same packages; and of all that the build names nothing is held back.
+    build = re.search(r"^tools/build\.sh .*$", (ROOT / "run").read_text(), re.M).group()
+    assert any(word == "RUN" and rest.startswith(build + " ") for word, rest in lines), build
+    cmake = (ROOT / "CMakeLists.txt").read_text()
+    named = {one.split("/")[0] for one in re.findall(r"add_subdirectory\(([\w/]+)\)", cmake) + re.findall(r"\b([\w/]+/\w+\.cc)\b", cmake)}
+    assert {"src", "tests", "bench"} <= named and not named & set(ignored), named & set(ignored)
     command = json.loads(next(rest for word, rest in lines if word == "CMD"))
     assert command[0] == "serve" and command[2] in deepinfer("serve", "--help").stdout
 
