@@ -1,5 +1,7 @@
 // deepinfer tokenize, detokenize, render: the codec between standard input and output. Only the model folder's
 // tokenizer is read; the answers are those of the server's routes of the same names.
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
@@ -16,19 +18,20 @@ std::string all_input() {
   return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
 }
 
-// Token ids as a JSON list, or as numbers between white space and commas.
+// Token ids as a JSON list, or as words between white space and commas; a word that is no number stays one, for the
+// codec to say so.
 Json ids_of(const std::string& text) {
   if (Result<Json> list = parse_json(text); list && list->is_array()) return std::move(*list);
+  constexpr const char* kBetween = " \t\r\n,";
   Json ids(Json::Array{});
-  for (const char* at = text.c_str(); *at != '\0';) {
-    char* end = nullptr;
-    const long long id = std::strtoll(at, &end, 10);
-    if (end == at) {
-      ++at;
-      continue;
-    }
-    ids.push_back(Json(static_cast<int64_t>(id)));
-    at = end;
+  for (size_t at = text.find_first_not_of(kBetween); at != std::string::npos;) {
+    const size_t end = std::min(text.find_first_of(kBetween, at), text.size());
+    const std::string word = text.substr(at, end - at);
+    int64_t id = 0;
+    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    const bool number = error == std::errc() && rest == word.data() + word.size();
+    ids.push_back(number ? Json(id) : Json(word));
+    at = text.find_first_not_of(kBetween, end);
   }
   return ids;
 }

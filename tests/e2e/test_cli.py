@@ -187,6 +187,8 @@ def test_the_codec_on_the_command_line(start):
     wrong = run_with_input('{"model":"%s"}' % MODEL, "render", model_dir())
     assert wrong.returncode == 1 and "messages" in wrong.stderr
     assert run_with_input("x", "tokenize", "/nowhere").returncode == 3
+    wrong = run_with_input("5, 6x 7", "detokenize", model_dir())
+    assert wrong.returncode == 1 and "tokens[1]" in wrong.stderr and "string" in wrong.stderr and wrong.stdout == ""
 
 
 def test_top(start):
