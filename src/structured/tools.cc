@@ -90,6 +90,8 @@ class ToolGrammar {
     };
     if (schema.error()) return located(*schema.error());
     if (emitter.error()) return located(*emitter.error());
+    if (std::ranges::any_of(lang.objects, [](const ObjectShape& s) { return !s.witnesses.empty(); }))
+      return located({"unsupported_schema_feature", {}, "not", "what undeclared parameters are cannot be negated"});
     if (lang.objects.empty()) return located({"unsatisfiable_schema", {}, {}, "parameters must allow an object"});
     return rule;
   }

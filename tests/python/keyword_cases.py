@@ -91,9 +91,10 @@ KEYWORDS = [
     ("allOf", "intersection; members in order of appearance", [
         ({"allOf": [{"type": "object", "properties": {"a": INT}}, {"required": ["a"]}], "additionalProperties": True}, ["{\"a\": 1}"], ["{}", "{\"a\": \"s\"}"]),
         ({"allOf": [{"minimum": 3}, {"maximum": 5}], "type": "integer"}, ["3", "5"], ["2", "6"]), ({"allOf": [INT, STR]}, NO)]),
-    ("not", "of values, types, patterns, lengths, ranges, `required`, and what can be made of these; else refused", [
+    ("not", "of everything but `uniqueItems`, `contains` on some arrays and what refers to itself; else refused", [
         ({"type": "string", "not": {"enum": ["a"]}}, ["\"b\"", "\"aa\""], ["\"a\""]), ({"not": {"type": ["object", "array"]}}, ["1", "null"], ["{}", "[]"]),
-        ({"type": "string", "not": {"pattern": "x"}}, ["\"y\""], ["\"axb\""]), ({"type": "object", "not": {"required": ["a"]}}, ["{}", "{\"b\": 1}"], ["{\"a\": 1}"]), ({"not": {}}, NO)]),
+        ({"type": "string", "not": {"pattern": "x"}}, ["\"y\""], ["\"axb\""]), ({"type": "object", "not": {"required": ["a"]}}, ["{}", "{\"b\": 1}"], ["{\"a\": 1}"]),
+        ({"type": "object", "not": {"additionalProperties": INT}}, ["{\"a\": \"x\"}", "{\"a\": 1, \"b\": \"x\"}"], ["{\"a\": 1}", "{}"]), ({"not": {}}, NO), ({"not": {"uniqueItems": True}}, U)]),
     ("if", "with `then` and `else`, where `not` of it can be made", [
         (closed({"k": {"enum": ["a", "b"]}, "v": {}}, required=["k", "v"], **{"if": {"properties": {"k": {"const": "a"}}}, "then": {"properties": {"v": INT}}, "else": {"properties": {"v": STR}}}),
          ["{\"k\": \"a\", \"v\": 1}", "{\"k\": \"b\", \"v\": \"s\"}"], ["{\"k\": \"a\", \"v\": \"s\"}", "{\"k\": \"b\", \"v\": 1}"])]),

@@ -57,20 +57,30 @@ std::string escaped(std::string_view key) {
   return out;
 }
 
-// The kinds of values that have subschemas, as far as `type` leaves them.
+// The kinds of values that have subschemas, as far as `type` leaves them. listed: by enum or const, whose values need
+// not have the members or items that a subschema beside them speaks of.
 struct Kinds {
   bool arrays = true;
   bool objects = true;
+  bool listed = false;
+
+  static bool lists(const Json& schema) {
+    if (!schema.is_object()) return false;
+    const Json* all = schema.find("allOf");
+    return schema.find("enum") != nullptr || schema.find("const") != nullptr ||
+           (all != nullptr && all->is_array() && std::ranges::any_of(all->as_array(), lists));
+  }
 
   Kinds within(const Json& schema) const {
     const Json* type = schema.find("type");
-    if (type == nullptr) return *this;
+    const bool given = listed || lists(schema);
+    if (type == nullptr) return {arrays, objects, given};
     const auto names = [&](std::string_view kind) {
       if (type->is_string()) return type->as_string() == kind;
       const Json::Array& all = type->as_array();
       return std::ranges::any_of(all, [&](const Json& t) { return t.is_string() && t.as_string() == kind; });
     };
-    return {arrays && names("array"), objects && names("object")};
+    return {arrays && names("array"), objects && names("object"), given};
   }
 };
 
@@ -134,7 +144,8 @@ class Walk {
     if (!schema.is_object()) return;
     for (const JsonMember& m : schema.as_object()) {
       const std::string below = at + "/" + escaped(m.key);
-      const bool skip = excused || without_meaning(schema, m.key, kinds);
+      const bool skip = excused || without_meaning(schema, m.key, kinds) ||
+                        (kinds.listed && (kOfObjects.contains(m.key) || kOfArrays.contains(m.key)));
       // Those of the same value, and those of its parts.
       const bool same = m.key == "dependentSchemas" || m.key == "dependencies" ||
                         (!kOfObjects.contains(m.key) && !kOfArrays.contains(m.key));

@@ -74,6 +74,12 @@ void Schema::apply_keyword(const Value& node, const std::string& key, const Valu
   }
   if (key == "not") {
     visit(node, key);
+    if (const Value* twice = value.is_object() && value.items.size() == 1 ? value.find("not") : nullptr) {
+      visit(value, key);
+      const ExprId same = schema(*twice);
+      if (failed()) return;
+      return intersect(lang, unfold(same));
+    }
     const ExprId e = schema(value);
     if (failed()) return;
     const uint32_t cuts_before = cuts_;
@@ -81,7 +87,7 @@ void Schema::apply_keyword(const Value& node, const std::string& key, const Valu
     if (failed()) return;
     if (cuts_ != cuts_before)
       return fail("ref_cycle", &node, "not", "what is negated reaches itself through a reference");
-    Lang out = complement(inner, {});
+    Lang out = complement(inner, nullptr);
     if (!inner.exact || !out.exact) {
       cannot(node, "not", "only types, values, strings, numbers, required, sizes and members can be negated exactly");
       return;
@@ -137,7 +143,7 @@ void Schema::apply_one_of(const Value& node, const Value& branches, Lang& lang) 
         continue;
       }
       std::vector<std::string> names;
-      const Lang other = complement(langs[j], property_names(only, names));
+      const Lang other = complement(langs[j], &property_names(only, names));
       intersect(only, other);
     }
     unite(out, only);
@@ -174,7 +180,7 @@ void Schema::apply_if(const Value& node, Lang& lang) {
     return;
   }
   std::vector<std::string> names;
-  intersect(no, complement(yes_part, property_names(lang, names)));
+  intersect(no, complement(yes_part, &property_names(lang, names)));
   if (otherwise != nullptr) {
     const ExprId e = schema(*otherwise);
     if (failed()) return;

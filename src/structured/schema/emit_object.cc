@@ -120,24 +120,40 @@ void Emitter::emit_object(RuleId rule, const ObjectShape& s) {
   std::vector<std::string> declared;
   for (const Named& m : members) declared.push_back(m.name);
   for (const Property& p : s.props) declared.push_back(p.name);
-  const std::vector<NameClass> rest = name_classes(s, declared);
+  Others others{name_classes(s, declared), {}};
+  for (const Witness& w : s.witnesses) {
+    ObjectShape narrow = s;
+    narrow.names = arena_.both(s.names, w.names);
+    narrow.rest.push_back({{}, w.value, {}});
+    others.witnesses.push_back(name_classes(narrow, declared));
+    if (others.witnesses.back().empty()) return;
+  }
   if (error_) return;
   const bool any_order = options_.property_order == PropertyOrder::kAny || s.any_order;
-  if (any_order && members.size() <= 4'096 && members.size() + rest.size() > 1) {
-    emit_any_order(rule, s, members, rest);
+  if (any_order && members.size() <= 4'096 && members.size() + others.rest.size() > 1) {
+    emit_any_order(rule, s, members, others);
   } else {
-    emit_ordered(rule, s, members, rest);
+    emit_ordered(rule, s, members, others);
+  }
+}
+
+void Emitter::other_members(StateId from, StateId to, const std::vector<NameClass>& classes, uint32_t op) {
+  for (const NameClass& c : classes) {
+    const StateId value = grammar_.add_state(grammar_.states[from].rule);
+    grammar_.lexeme(from, arena_.concat({arena_.byte('"'), arena_.json_string(c.names), colon_}), value, op);
+    value_edges(value, to, parts(c.value));
   }
 }
 
 // long because the states of all members are wired in one pass over shared tables.
 // State i: the next member is i or a later one, behind the last declared one those of `rest`. Without bounds on the
 // number of members no counter is kept.
-void Emitter::emit_ordered(RuleId rule, const ObjectShape& s, const std::vector<Named>& members,
-                           const std::vector<NameClass>& rest) {
+void Emitter::emit_ordered(RuleId rule, const ObjectShape& s, const std::vector<Named>& members, const Others& others) {
+  const std::vector<NameClass>& rest = others.rest;
   const auto tail = std::ranges::find(members, true, &Named::tail);
   const auto n = static_cast<size_t>(tail - members.begin());
-  const auto tails = static_cast<uint32_t>(members.end() - tail);
+  const auto named_tails = static_cast<uint32_t>(members.end() - tail);
+  const auto tails = named_tails + static_cast<uint32_t>(others.witnesses.size());
   const bool bounded = s.min > 0 || s.max != kUnbounded;
   std::vector<uint32_t> required_from(n + 1, tails);  // required members from i on
   std::vector<uint32_t> possible_from(n + 1, tails);
@@ -228,6 +244,10 @@ void Emitter::emit_ordered(RuleId rule, const ObjectShape& s, const std::vector<
     op.mark = true;
     op.add_count = bounded;
     op.count_cap = s.max == kUnbounded ? min : kNoLimit;
+    if (t >= named_tails) {
+      other_members(key[n], after[n], others.witnesses[t - named_tails], grammar_.add_op(op));
+      continue;
+    }
     const StateId value = grammar_.add_state(rule);
     grammar_.lexeme(key[n], key_text(members[n + t].name), value, grammar_.add_op(op));
     value_edges(value, after[n], parts(members[n + t].value));
@@ -244,20 +264,19 @@ void Emitter::emit_ordered(RuleId rule, const ObjectShape& s, const std::vector<
     }
     op = grammar_.add_op(other);
   }
-  for (const NameClass& c : rest) {
-    const StateId value = grammar_.add_state(rule);
-    grammar_.lexeme(key[n], arena_.concat({arena_.byte('"'), arena_.json_string(c.names), colon_}), value, op);
-    value_edges(value, after[n], parts(c.value));
-  }
+  other_members(key[n], after[n], rest, op);
 }
 
 void Emitter::emit_any_order(RuleId rule, const ObjectShape& s, const std::vector<Named>& members,
-                             const std::vector<NameClass>& rest) {
+                             const Others& others) {
+  const std::vector<NameClass>& rest = others.rest;
   const size_t n = members.size();
   const bool bounded = s.min > 0 || s.max != kUnbounded;
   const auto min = static_cast<uint32_t>(s.min);
   const auto max = static_cast<uint32_t>(std::min<uint64_t>(s.max, kNoLimit));
-  std::vector<uint64_t> bits((n + 63) / 64, 0);
+  const size_t all = n + others.witnesses.size();
+  std::vector<uint64_t> bits((all + 63) / 64, 0);
+  for (size_t i = n; i < all; ++i) bits[i / 64] |= uint64_t{1} << (i % 64);
   uint32_t possible = 0;
   for (size_t i = 0; i < n; ++i) {
     if (members[i].required) bits[i / 64] |= uint64_t{1} << (i % 64);
@@ -273,7 +292,8 @@ void Emitter::emit_any_order(RuleId rule, const ObjectShape& s, const std::vecto
   const StateId key = grammar_.add_state(rule);
   const StateId after = grammar_.add_state(rule);
   grammar_.lexeme(grammar_.rules[rule].start, arena_.concat(arena_.byte('{'), space_), open);
-  if (s.min == 0 && std::ranges::none_of(members, &Named::required)) grammar_.lexeme(open, arena_.byte('}'), end);
+  if (s.min == 0 && others.witnesses.empty() && std::ranges::none_of(members, &Named::required))
+    grammar_.lexeme(open, arena_.byte('}'), end);
   if (max == 0) return;
   grammar_.skip(open, key);
   Operation enough;
@@ -302,18 +322,20 @@ void Emitter::emit_any_order(RuleId rule, const ObjectShape& s, const std::vecto
     grammar_.lexeme(key, key_text(members[i].name), value, grammar_.add_op(op));
     value_edges(value, after, parts(members[i].value));
   }
-  for (const NameClass& c : rest) {
+  for (size_t i = n; i < all; ++i) {
     Operation op;
+    op.not_seen = static_cast<uint32_t>(i);
+    op.mark = true;
     count(op);
-    if (s.max != kUnbounded) {
-      op.missing_of = required;
-      op.missing_room = max - 1;
-    }
-    const StateId value = grammar_.add_state(rule);
-    grammar_.lexeme(key, arena_.concat({arena_.byte('"'), arena_.json_string(c.names), colon_}), value,
-                    grammar_.add_op(op));
-    value_edges(value, after, parts(c.value));
+    other_members(key, after, others.witnesses[i - n], grammar_.add_op(op));
   }
+  Operation op;
+  count(op);
+  if (s.max != kUnbounded) {
+    op.missing_of = required;
+    op.missing_room = max - 1;
+  }
+  other_members(key, after, rest, grammar_.add_op(op));
 }
 
 }  // namespace di::structured

@@ -66,10 +66,15 @@ class Emitter {
   // Why it cannot be done; empty: done.
   std::string emit_unique(RuleId rule, const ArrayShape& shape);
   void emit_object(RuleId rule, const ObjectShape& shape);
-  void emit_ordered(RuleId rule, const ObjectShape& shape, const std::vector<Named>& members,
-                    const std::vector<NameClass>& rest);
-  void emit_any_order(RuleId rule, const ObjectShape& shape, const std::vector<Named>& members,
-                      const std::vector<NameClass>& rest);
+  // Members that are not declared: in the classes of their names, and for each witness the classes it may be of.
+  struct Others {
+    std::vector<NameClass> rest;
+    std::vector<std::vector<NameClass>> witnesses;
+  };
+  void emit_ordered(RuleId rule, const ObjectShape& shape, const std::vector<Named>& members, const Others& others);
+  void emit_any_order(RuleId rule, const ObjectShape& shape, const std::vector<Named>& members, const Others& others);
+  // From the state before a member's name to the one behind its value.
+  void other_members(StateId from, StateId to, const std::vector<NameClass>& classes, uint32_t op);
   std::vector<Named> members_of(const ObjectShape& shape);
   void item_edges(StateId from, StateId to, ExprId item, const ArrayShape& shape, uint32_t count_cap);
   bool has_endless_repeat(NodeId node) const;

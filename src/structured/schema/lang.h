@@ -66,11 +66,19 @@ struct RestRule {
   friend bool operator==(const RestRule&, const RestRule&) = default;
 };
 
+// Some member that the shape does not declare has such a name and value (structured-output.md §4.2: `not`).
+struct Witness {
+  NodeId names = kAllBytes;  // decoded
+  ExprId value = kAnyExpr;
+  friend bool operator==(const Witness&, const Witness&) = default;
+};
+
 struct ObjectShape {
   std::vector<Property> props;        // in the order of emission
   std::vector<RestRule> rest;         // all hold
   std::vector<std::string> required;  // sorted
   NodeId names = kAllBytes;           // propertyNames
+  std::vector<Witness> witnesses;     // of several, each is another member
   uint64_t min = 0;
   uint64_t max = kUnbounded;
   // Names judged by additionalProperties or the like: everything is evaluated (unevaluatedProperties).

@@ -144,6 +144,8 @@ ObjectShape Schema::meet(const ObjectShape& a, const ObjectShape& b) {
   out.required = a.required;
   for (const std::string& r : b.required) add_name(out.required, r);
   out.names = arena_.both(a.names, b.names);
+  out.witnesses = a.witnesses;
+  for (const Witness& w : b.witnesses) add_distinct(out.witnesses, w);
   out.min = std::max(a.min, b.min);
   out.max = std::min(a.max, b.max);
   out.all_evaluated = a.all_evaluated || b.all_evaluated;
@@ -194,7 +196,7 @@ void Schema::intersect(Lang& a, const Lang& b, size_t most) {
   total_shapes_ += a.objects.size() + a.arrays.size();
 }
 
-Lang Schema::complement(const Lang& a, const std::vector<std::string>& names) {
+Lang Schema::complement(const Lang& a, const std::vector<std::string>* names) {
   Lang out;
   out.null = !a.null;
   out.bools = static_cast<uint8_t>(~a.bools & 3U);
@@ -283,7 +285,7 @@ void Schema::complement_arrays(const Lang& a, Lang& out) {
   out.arrays = std::move(left);
 }
 
-void Schema::complement_objects(const Lang& a, const std::vector<std::string>& names, Lang& out) {
+void Schema::complement_objects(const Lang& a, const std::vector<std::string>* names, Lang& out) {
   std::vector<ObjectShape> left{ObjectShape{}};
   for (const ObjectShape& s : a.objects) {
     std::vector<ObjectShape> ways;
@@ -301,12 +303,21 @@ void Schema::complement_objects(const Lang& a, const std::vector<std::string>& n
     for (const Property& p : s.props) {
       if (p.value != kAnyExpr) with(p.name, none(p.value));
     }
-    for (const std::string& n : names) {
-      if (std::ranges::any_of(s.props, [&](const Property& p) { return p.name == n; })) continue;
-      const ExprId v = undeclared(s, n);
-      if (v != kAnyExpr) with(n, none(v));
+    for (const Witness& witness : s.witnesses) {
+      ObjectShape w;
+      w.rest.push_back({{{witness.names, none(witness.value)}}, kAnyExpr, {}});
+      ways.push_back(std::move(w));
     }
-    if (!s.rest.empty() || s.names != kAllBytes) out.exact = false;
+    if (names == nullptr) {
+      add_witnesses(s, ways);
+    } else {
+      for (const std::string& n : *names) {
+        if (std::ranges::any_of(s.props, [&](const Property& p) { return p.name == n; })) continue;
+        const ExprId v = undeclared(s, n);
+        if (v != kAnyExpr) with(n, none(v));
+      }
+      if (!s.rest.empty() || s.names != kAllBytes) out.exact = false;
+    }
     ObjectShape w;
     if (s.min > 0) {
       w.max = s.min - 1;

@@ -363,7 +363,7 @@ const Lang& Schema::unfold(ExprId id) {
     case Kind::kNot: {
       const Lang& inner = unfold(e.kids[0]);
       if (inner.exact) {
-        lang = complement(inner, {});
+        lang = complement(inner, nullptr);
       } else {
         lang.exact = false;
       }
@@ -372,6 +372,7 @@ const Lang& Schema::unfold(ExprId id) {
     default:
       break;
   }
+  place_witnesses(lang);
   --depth_;
   in_progress_[id] = false;
   // The other ways on, if there are any, have to make up for it.

@@ -102,8 +102,11 @@ class Schema {
   void intersect(Lang& a, const Lang& b, size_t most = 0);
   void unite(Lang& a, const Lang& b);
   // Names: properties whose presence may be used to violate it.
-  Lang complement(const Lang& a, const std::vector<std::string>& names);
-  void complement_objects(const Lang& a, const std::vector<std::string>& names, Lang& out);
+  // names: members that tell the two apart where only those are looked at; null: any member may.
+  Lang complement(const Lang& a, const std::vector<std::string>* names);
+  void add_witnesses(const ObjectShape& shape, std::vector<ObjectShape>& ways);
+  void place_witnesses(Lang& lang);
+  void complement_objects(const Lang& a, const std::vector<std::string>* names, Lang& out);
   void complement_arrays(const Lang& a, Lang& out);
   ArrayShape meet(const ArrayShape& a, const ArrayShape& b);
   ObjectShape meet(const ObjectShape& a, const ObjectShape& b);
