@@ -451,6 +451,11 @@ struct ArgmaxArgs {
   int32_t* ids;
 };
 
+struct StreamFailure {
+  const char* what = nullptr;  // null: none; lives until the stream is told to recover
+  bool memory = false;         // nothing to grow into; else the device has failed, and this process's use of it
+};
+
 struct Graph;  // work of a stream that a backend has captured
 
 struct Ops {
@@ -496,6 +501,12 @@ struct Ops {
   void (*replay)(const Graph&, Stream&) = nullptr;
   void (*drop)(Graph*) = nullptr;
   int64_t (*scratch_version)(Stream&) = nullptr;
+  // What went wrong on the stream, from when on all that it is given is dropped and copy_out gives zeros (null where
+  // nothing can go wrong). `refuse` reports a lack of memory of the caller's own; `recover` ends a lack of memory: what
+  // was dropped stays dropped, what comes next runs.
+  StreamFailure (*failure)(Stream&) = nullptr;
+  void (*refuse)(const char* what, Stream&) = nullptr;
+  void (*recover)(Stream&) = nullptr;
 };
 
 }  // namespace di::kernels

@@ -96,7 +96,12 @@ class Forward {
   kernels::Tensor draft_step(const DraftResult& draft, int32_t k, const int32_t* previous, float temperature,
                              float* confidence);
 
-  // Bytes of the operators' memory, once the stream has computed them.
+  // How the calls since the last one of status() went, as far as the stream has come: after read() or on_host() all of
+  // it. kResourceExhausted: there was no memory for one of them, their results are void, and the next may be smaller;
+  // kUnavailable: the device has failed, for good.
+  Result<void> status() const;
+
+  // Bytes of the operators' memory, once the stream has computed them; zeros after a failure.
   void read(void* to, const void* from, int64_t bytes) const;
   // Puts bytes of the host there, before what the stream is given next.
   void write(void* to, const void* from, int64_t bytes) const;

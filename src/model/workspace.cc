@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace di::model {
+namespace {
+
+// Aligned as memory would be; an address that nobody may use.
+void* const kNowhere = reinterpret_cast<void*>(uintptr_t{64} << 10);
+
+}  // namespace
 
 void* Workspace::bytes(int64_t n) {
   const size_t need = (static_cast<size_t>(std::max<int64_t>(n, 1)) + 63) / 64 * 64;
@@ -12,6 +18,11 @@ void* Workspace::bytes(int64_t n) {
   }
   if (slab_ == slabs_.size()) {
     auto slab = device::Buffer::allocate(*device_, std::max(slab_bytes_, need));
+    if (!slab && on_full_) {
+      on_full_(slab.error());
+      used_ = 0;
+      return kNowhere;
+    }
     DI_CHECK(slab.has_value(), "workspace: {}", slab.error().message);
     slabs_.push_back(std::move(*slab));
     used_ = 0;

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -17,7 +19,11 @@ class Workspace {
   explicit Workspace(device::Device& device, size_t slab_bytes = size_t{8} << 20)
       : device_(&device), slab_bytes_(slab_bytes) {}
 
-  // A contiguous matrix; contents undefined. Aborts when the device has no memory left (the plan was wrong).
+  // Told why when the device has no memory left; what is taken then may not be touched by anybody. Without it that
+  // aborts.
+  void on_full(std::function<void(const Error&)> told) { on_full_ = std::move(told); }
+
+  // A contiguous matrix; contents undefined.
   kernels::Tensor tensor(int64_t rows, int64_t cols, kernels::DType dtype);
   template <class T>
   T* array(int64_t n) {
@@ -38,6 +44,7 @@ class Workspace {
 
   device::Device* device_;
   size_t slab_bytes_;
+  std::function<void(const Error&)> on_full_;
   std::vector<device::Buffer> slabs_;
   size_t slab_ = 0;  // current slab; valid when slabs_ is not empty
   size_t used_ = 0;  // bytes of it

@@ -17,6 +17,9 @@ Graph* capture(void (*submit)(void*), void* argument, Stream& stream);
 void replay(const Graph& graph, Stream& stream);
 void drop(Graph* graph);
 int64_t scratch_version(Stream& stream);
+StreamFailure failure(Stream& stream);
+void refuse(const char* what, Stream& stream);
+void recover(Stream& stream);
 // rows.cu
 void embed(const EmbedArgs& a, Stream& stream);
 void rms_norm(const RmsNormArgs& a, Stream& stream);

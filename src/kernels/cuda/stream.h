@@ -16,6 +16,7 @@ struct CudaStream {
   int64_t scratch_bytes = 0;
   int64_t scratch_used = 0;
   int64_t scratch_version = 0;  // times that it was allocated
+  StreamFailure failure;
 };
 
 inline CudaStream& cuda_stream(Stream& stream) {
@@ -23,8 +24,12 @@ inline CudaStream& cuda_stream(Stream& stream) {
 }
 
 // Gives the whole scratch back and makes it at least `bytes` large. Growing waits for the stream and allocates; it
-// happens while the largest step is seen for the first time, never while a graph is captured (then it aborts).
+// happens while the largest step is seen for the first time, never while a graph is captured (then it aborts). Where
+// there is no room the stream has failed, and nothing is launched that could touch what is missing.
 void reserve_scratch(Stream& stream, int64_t bytes);
+
+// The device has failed: a kernel could not be put on the stream.
+void launch_failed(Stream& stream, const char* kernel, const char* problem);
 
 // Work that may run beside other work of the same operator: launches between start and stop follow what the stream had
 // been given before, those after stop do not wait for them, and those after join do. Once within an operator, which

@@ -41,6 +41,9 @@ const Ops& ops() {
       .replay = replay,
       .drop = drop,
       .scratch_version = scratch_version,
+      .failure = failure,
+      .refuse = refuse,
+      .recover = recover,
   };
   return kOps;
 }

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/common/formats.h"
@@ -46,6 +47,7 @@ namespace di::kernels::cuda::emulation {
 
 Thread g_thread;
 std::vector<std::function<void()>>* g_captured = nullptr;
+int64_t g_scratch_limit = INT64_MAX;
 
 namespace {
 
@@ -429,13 +431,18 @@ uint32_t warp_max_key(uint32_t v) {
   return v;
 }
 
-void copy_in(void* to, const void* from, int64_t bytes, Stream&) {
+void copy_in(void* to, const void* from, int64_t bytes, Stream& stream) {
+  if (failure(stream).what != nullptr) return;
   if (emulation::g_captured != nullptr) std::abort();
   const emulation::Unguarded unguarded;
   std::memcpy(to, from, static_cast<size_t>(bytes));
 }
-void copy_out(void* to, const void* from, int64_t bytes, Stream&) {
+void copy_out(void* to, const void* from, int64_t bytes, Stream& stream) {
   if (emulation::g_captured != nullptr) std::abort();
+  if (failure(stream).what != nullptr) {
+    std::memset(to, 0, static_cast<size_t>(bytes));
+    return;
+  }
   const emulation::Unguarded unguarded;
   std::memcpy(to, from, static_cast<size_t>(bytes));
 }
@@ -452,7 +459,8 @@ Graph* capture(void (*submit)(void*), void* argument, Stream&) {
   emulation::g_captured = nullptr;
   return reinterpret_cast<Graph*>(launches);
 }
-void replay(const Graph& graph, Stream&) {
+void replay(const Graph& graph, Stream& stream) {
+  if (failure(stream).what != nullptr) return;
   for (const auto& launch : reinterpret_cast<const std::vector<std::function<void()>>&>(graph)) launch();
 }
 void drop(Graph* graph) {
@@ -460,6 +468,23 @@ void drop(Graph* graph) {
 }
 int64_t scratch_version(Stream& stream) {
   return cuda_stream(stream).scratch_version;
+}
+
+void launch_failed(Stream&, const char*, const char*) {
+  std::abort();
+}
+StreamFailure failure(Stream& stream) {
+  return cuda_stream(stream).failure;
+}
+void refuse(const char* what, Stream& stream) {
+  CudaStream& s = cuda_stream(stream);
+  if (s.failure.what != nullptr) return;
+  static std::string text;
+  text = what;
+  s.failure = {text.c_str(), true};
+}
+void recover(Stream& stream) {
+  cuda_stream(stream).failure = {};
 }
 
 // Kernels run one after the other here.
@@ -470,10 +495,17 @@ void join_beside(Stream&) {}
 void reserve_scratch(Stream& stream, int64_t bytes) {
   CudaStream& s = cuda_stream(stream);
   s.scratch_used = 0;
+  if (s.failure.what != nullptr) return;
   if (s.scratch_bytes < bytes) {
     if (emulation::g_captured != nullptr) std::abort();
     ++s.scratch_version;
     std::free(s.scratch);
+    s.scratch = nullptr;
+    s.scratch_bytes = 0;
+    if (bytes > emulation::g_scratch_limit) {
+      refuse("no room for an operator's scratch", stream);
+      return;
+    }
     s.scratch = static_cast<std::byte*>(std::aligned_alloc(256, static_cast<size_t>(scratch_size(bytes))));
     s.scratch_bytes = bytes;
   }

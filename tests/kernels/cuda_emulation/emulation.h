@@ -71,6 +71,8 @@ void wait_copies(int groups);
 void set_reverse_warps(bool reverse);
 // Launches go here while a graph is captured.
 extern std::vector<std::function<void()>>* g_captured;
+// Most bytes of scratch that there are.
+extern int64_t g_scratch_limit;
 
 // Memory that only kernels and the copies of the backend may touch: the host's access faults, as it would on a GPU.
 void* allocate_guarded(size_t bytes);
@@ -185,7 +187,7 @@ uint32_t warp_max_key(uint32_t v);
 using StreamHandle = void*;
 
 template <class... P, class... A>
-void launch_on(StreamHandle, const char* name, bool, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+const char* launch_on(StreamHandle, const char* name, bool, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
                A&&... args) {
   const auto launch = [=] { emulation::run(name, grid, block, shared, [&] { kernel(static_cast<P>(args)...); }); };
   if (emulation::g_captured != nullptr) {
@@ -193,6 +195,7 @@ void launch_on(StreamHandle, const char* name, bool, void (*kernel)(P...), dim3 
   } else {
     launch();
   }
+  return nullptr;
 }
 
 }  // namespace di::kernels::cuda
