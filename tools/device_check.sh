@@ -9,7 +9,7 @@
 #
 # Parts in order of value, and the runs that stay within nine minutes:
 #   first    device operators model greedy racecheck memcheck
-#   second   bench calls serve
+#   second   bench calls serve toggles faults
 #   third    layers8 layers40
 #   ranks    topology ranks one two      on a machine with two devices: expert parallelism (docs/expert-parallel.md)
 # A part that fails or exceeds its time does not end the run; the log is written as it goes.
@@ -19,7 +19,7 @@ carry=.carry/device
 programs=(deepinfer deepinfer-conformance kernels_cuda_tests greedy_compare ranks_compare bench_kernels_cuda)
 declare -A runs=(
   [first]="device operators model greedy racecheck memcheck"
-  [second]="bench calls serve"
+  [second]="bench calls serve toggles faults"
   [third]="layers8 layers40"
   [ranks]="topology ranks one two"
 )
@@ -27,7 +27,7 @@ declare -A runs=(
 pack() {
   tools/build.sh hopper "${programs[@]}" || return
   local program library name packed=("${programs[@]}")
-  if tools/build.sh hopper api_calls; then packed+=(libapi_calls.so); else echo "without the part calls: no CUPTI here"; fi
+  if tools/build.sh hopper api_calls faults; then packed+=(libapi_calls.so libfaults.so); else echo "without the parts calls and faults: no CUPTI here"; fi
   rm -rf "$carry"
   mkdir -p "$carry/lib" "$carry/libc"
   for program in "${packed[@]}"; do
@@ -138,6 +138,45 @@ serve() {
   return "$status"
 }
 
+# A server whose device runs out of memory while it serves, and whose device then fails (bench/device/faults.cc).
+faults() {
+  local server status=0 port=8125 i code url
+  url=http://127.0.0.1:$port
+  : >"$carry/fault"
+  env CUDA_INJECTION64_PATH="$PWD/$carry/libfaults.so" DI_FAULTS="$PWD/$carry/fault" "${start[@]}" "$carry/deepinfer" serve models/tiny \
+    --device cuda:0 --port $port --max-num-batched-tokens 16384 --prefix-cache off >"$carry/faults.log" 2>&1 &
+  server=$!
+  for ((i = 0; i < 300; ++i)); do
+    if curl -sf "$url/readyz" >/dev/null; then break; fi
+    sleep 0.1
+  done
+  ask() { # NAME WORDS EXPECTED
+    local body
+    body=$(printf '{"model": "deepinfer-tiny", "max_tokens": 8, "temperature": 0, "messages": [{"role": "user", "content": "%s"}]}' \
+      "$(yes lamp | head -n "$2" | tr '\n' ' ')")
+    code=$(curl -s -m 20 -o "$carry/answer" -w '%{http_code}' -H 'Content-Type: application/json' -d "$body" "$url/v1/chat/completions")
+    echo "$1: status $code: $(head -c 240 "$carry/answer")"
+    [[ $code == "$3" ]] || status=1
+  }
+  ask "a short prompt" 20 200
+  echo fill >"$carry/fault"
+  sleep 1
+  ask "a long prompt, no memory left" 9000 503
+  ask "a short prompt beside it" 20 200
+  echo free >"$carry/fault"
+  sleep 1
+  ask "the long prompt again" 9000 200
+  echo trap >"$carry/fault"
+  sleep 0.5
+  ask "a prompt after the device has failed" 20 503
+  wait "$server"
+  code=$?
+  echo "the server ended with status $code"
+  [[ $code == 1 ]] || status=1
+  grep -E '"level":"error"|deepinfer serve:|faults:' "$carry/faults.log"
+  return "$status"
+}
+
 # The layers at their real widths, with the ceilings of the kernel benchmark if it ran.
 layers() {
   local ceilings=() read_gbs matrix
@@ -170,7 +209,7 @@ run() {
   nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem,power.limit --format=csv || true
   choose_start || { echo "the packed programs do not start here"; exit 1; }
   local definitions
-  definitions=$(declare -p start carry; declare -f sanitized serve calls layers pair)
+  definitions=$(declare -p start carry; declare -f sanitized serve calls faults layers pair)
   part device 60 "${start[@]}" "$carry/deepinfer" run --device cuda:0 --temperature 0 --max-tokens 16 models/tiny "Once upon a time"
   part operators 200 "${start[@]}" "$carry/kernels_cuda_tests" --gtest_brief=1 --gtest_filter=-*Sanitized*
   part model 60 "${start[@]}" "$carry/deepinfer-conformance" model tests/data/model --device cuda:0
@@ -180,6 +219,8 @@ run() {
   part bench 360 "${start[@]}" "$carry/bench_kernels_cuda"
   part calls 60 bash -c "$definitions"$'\ncalls'
   part serve 60 bash -c "$definitions"$'\nserve'
+  part toggles 200 tools/toggles_check.py "$carry/deepinfer" --device cuda:0 --start "${start[@]}"
+  part faults 90 bash -c "$definitions"$'\nfaults'
   part layers8 150 bash -c "$definitions"$'\nlayers --layers 8 --experts 384'
   part layers40 200 bash -c "$definitions"$'\nlayers --layers 40 --experts 48'
   # Multicast over NVLink stays off where it was not asked for: it needs a fabric manager that shared hosts lack.

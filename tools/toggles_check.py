@@ -74,7 +74,7 @@ def main() -> int:
     parser.add_argument("--model", default=str(ROOT / "models/tiny"))
     parser.add_argument("--requests", type=int, default=120)
     parser.add_argument("--max-tokens", type=int, default=48)
-    parser.add_argument("--start", nargs="*", default=[], help="what stands before the program")
+    parser.add_argument("--start", nargs=argparse.REMAINDER, default=[], help="what stands before the program")
     args = parser.parse_args()
     wanted = requests(args.requests, args.max_tokens)
     different = 0

@@ -347,6 +347,7 @@ Result<double> step(Bench& b, Forward& forward, KvCache& cache, const std::vecto
   const kernels::Tensor& l = result.logits;
   if (l.data != nullptr) forward.read(&last, static_cast<float*>(l.data) + (l.rows - 1) * l.stride, 4);
   const double seconds = seconds_since(begin);
+  DI_TRY(forward.status());
   if (b.group != nullptr && b.group->error()) return std::unexpected(*b.group->error());
   if (check && l.data != nullptr) {
     std::vector<float> row(static_cast<size_t>(l.cols));
@@ -432,6 +433,7 @@ Result<void> draft_round(Bench& b, Forward& forward, KvCache& cache, int32_t bat
     float last = 0;
     forward.read(&last, draft.base_logits.data, 4);
     const double seconds = seconds_since(begin);
+    DI_TRY(forward.status());
     if (b.group != nullptr && b.group->error()) return std::unexpected(*b.group->error());
     if (check && !std::isfinite(last)) return fail(Errc::kInternal, "a draft's logit is not finite");
     return seconds;

@@ -397,6 +397,7 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(const ModelOpti
 
   stage(0.9, "engine");
   engine::EngineOptions settings = engine_options(options, (*runner)->info());
+  settings.on_device_lost = hooks.device_lost;
   if (const Result<void> ok = open_records(options, *out, settings); !ok) {
     return std::unexpected(LoadError{kUsage, ok.error().message});
   }

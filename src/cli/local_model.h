@@ -54,6 +54,8 @@ struct LoadHooks {
   std::function<void(double, std::string_view)> progress;  // the part done, and the stage that begins
   // Prompts can be counted from here on.
   std::function<void(const server::Codec&)> codec;
+  // While it runs: EngineOptions::on_device_lost.
+  std::function<void(const Error&)> device_lost = {};
 };
 
 std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(const ModelOptions& options, codec::ApiPolicy policy,

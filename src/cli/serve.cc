@@ -226,14 +226,16 @@ class StatusLine {
 };
 
 // Waits for signals and drain requests, until it is over.
-void run_until_drained(server::App& app, server::HttpServer& http, Signals& signals, std::atomic<bool>& drain_wanted,
-                       int signal_number, const Clock& clock) {
+// False: the device was lost, and nothing is to be waited for.
+bool run_until_drained(server::App& app, server::HttpServer& http, Signals& signals, std::atomic<bool>& drain_wanted,
+                       const std::atomic<bool>& device_lost, int signal_number, const Clock& clock) {
   ServiceManager manager;
   StatusLine status;
   manager.tell("READY=1");
   int64_t logged_ns = clock.now_ns();
   for (;;) {
     while (signal_number == 0 && !drain_wanted.load()) {
+      if (device_lost.load()) return false;
       if (server::is_alive(app)) manager.alive(clock);
       signal_number = signals.wait(manager.pause_ms(StatusLine::kEveryMs));
       if (clock.now_ns() - logged_ns < StatusLine::kEveryMs * kNsPerMs) continue;
@@ -241,7 +243,7 @@ void run_until_drained(server::App& app, server::HttpServer& http, Signals& sign
       if (log_enabled(LogLevel::kInfo, log_room(__FILE__))) status.log(app);
     }
     if (signal_number != 0) manager.tell("STOPPING=1");
-    if (drain(app, http, signals, app.config(), clock, drain_wanted, signal_number != 0, manager)) return;
+    if (drain(app, http, signals, app.config(), clock, drain_wanted, signal_number != 0, manager)) return true;
     DI_LOG(kInfo, "not draining any more");
     app.undo_drain();
     signal_number = 0;
@@ -290,9 +292,14 @@ int serve(const ServeOptions& options) {
   std::unique_ptr<LocalModel> model;
   std::optional<LoadError> load_failure;
   std::atomic<bool> loaded{false};
+  std::atomic<bool> device_lost{false};
   std::thread loader([&] {
     LoadHooks hooks;
     hooks.progress = [&app](double part, std::string_view stage) { app.set_progress(part, std::string(stage)); };
+    hooks.device_lost = [&](const Error&) {
+      device_lost.store(true);
+      signals.wake();
+    };
     hooks.codec = [&app](const server::Codec& codec) { app.set_codec(codec); };
     auto result = load_model(options.model, config.policy, clock, hooks);
     if (result) {
@@ -318,7 +325,13 @@ int serve(const ServeOptions& options) {
     std::fprintf(stderr, "deepinfer serve: %s\n", load_failure->message.c_str());
     return load_failure->exit_status;
   }
-  run_until_drained(app, http, signals, drain_wanted, signal_number, clock);
+  if (!run_until_drained(app, http, signals, drain_wanted, device_lost, signal_number, clock)) {
+    std::fprintf(stderr,
+                 "deepinfer serve: the device has failed: this process ends, for a supervisor to start it again\n");
+    app.announce_drain();        // not ready; what is asked now is refused
+    http.wait_until_idle(1000);  // the answers that say so
+    std::_Exit(kFailed);         // what is left would wait for the device
+  }
   app.feed().stop();  // it reads the engine's figures too
   http.stop();
   admin.stop();

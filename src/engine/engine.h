@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -68,6 +69,9 @@ struct EngineOptions {
   Trace* trace = nullptr;  // this and the next must outlive the engine
   ScheduleRecorder* recorder = nullptr;
   ReuseOptions reuse = {};
+  // Told, on the engine's thread and perhaps more than once, that the runner can compute nothing any more: the step's
+  // requests have ended with the error, and so will all others.
+  std::function<void(const Error&)> on_device_lost = {};
 };
 
 class Engine final : public EngineApi {
@@ -134,6 +138,7 @@ class Engine final : public EngineApi {
   bool launch(const StepPlan& plan);
   StepRows launch_rows(const ScheduledRows& rows, Launched& launched);
   void process();
+  void step_failed(const Launched& launched, const Error& error);
   void process_rows(const Launched::Rows& rows, RowsOutput& output);
   void append_tokens(Sequence& seq, RowsOutput& output);
   void count_step(const Launched& launched, const StepOutput& output);

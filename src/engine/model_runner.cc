@@ -124,6 +124,7 @@ class LoadedModelRunner final : public ModelRunner {
     DI_TRY(build_batch(parts_->config, parts_->schedule, engram, rule_, info_.block_tokens, chunks, batch_));
     const ForwardResult result = forward_.run(batch_, cache_);
     const kernels::Tensor logits = forward_.on_host(result.logits, logits_);
+    DI_TRY(forward_.status());
     return LogitsView{static_cast<float*>(logits.data), logits.rows, logits.stride};
   }
 
@@ -150,13 +151,14 @@ class LoadedModelRunner final : public ModelRunner {
       draft_chunks_.push_back({s.golden, s.context_position, s.state_slot, s.window_start});
     }
     draft_ = forward_.draft(draft_chunks_, cache_);
-    return {};
+    return forward_.status();
   }
 
-  LogitsView draft_step(int32_t k, std::span<const int32_t> previous, std::span<float> confidences) override {
+  Result<LogitsView> draft_step(int32_t k, std::span<const int32_t> previous, std::span<float> confidences) override {
     const kernels::Tensor logits = forward_.on_host(
         forward_.draft_step(draft_, k, previous.data(), temperatures_[static_cast<size_t>(k)], confidences.data()),
         draft_logits_);
+    DI_TRY(forward_.status());
     return LogitsView{static_cast<float*>(logits.data), logits.rows, logits.stride};
   }
 

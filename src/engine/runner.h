@@ -95,16 +95,17 @@ class Runner {
 
   // With RunnerInfo::max_drafts > 0. A draft round (speculative.md §1.3, §1.4) for sequences whose forward() is done:
   // first what all drafts share, then draft k = 0, 1, … given the token before it (`previous`: golden, then draft k-1).
-  // draft_step returns a row of logits per sequence, living until the next call, and the confidences.
+  // draft_step returns a row of logits per sequence, living until the next call, and the confidences. Errors of these
+  // and of forward(): the step's sequences end; kUnavailable: nothing can be computed here any more.
   virtual Result<void> draft(std::span<const DraftStart> starts) {
     static_cast<void>(starts);
     return fail(Errc::kInternal, "this runner has no draft module");
   }
-  virtual LogitsView draft_step(int32_t k, std::span<const int32_t> previous, std::span<float> confidences) {
+  virtual Result<LogitsView> draft_step(int32_t k, std::span<const int32_t> previous, std::span<float> confidences) {
     static_cast<void>(k);
     static_cast<void>(previous);
     static_cast<void>(confidences);
-    return {};
+    return fail(Errc::kInternal, "this runner has no draft module");
   }
 
   // Arithmetic of the row at a position in FP8 equivalents (model::row_flops), without the draft module; 0: unknown.

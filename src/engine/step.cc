@@ -184,7 +184,7 @@ void Engine::process() {
   }
   const Span span(options_.trace, clock_, "post", launched.step);
   count_step(launched, output);
-  if (!output.status) DI_LOG(kError, "forward pass failed: {}", output.status.error().message);
+  if (!output.status) step_failed(launched, output.status.error());
   for (size_t i = 0; i < launched.rows.size(); ++i) {
     const Launched::Rows& rows = launched.rows[i];
     const auto it = sequences_.find(rows.sequence);
@@ -198,6 +198,13 @@ void Engine::process() {
     }
   }
   counters_.times.post.observe(static_cast<double>(clock_.now_ns() - span.begin_ns()) * 1e-9);
+}
+
+void Engine::step_failed(const Launched& launched, const Error& error) {
+  const auto decoding = std::ranges::count_if(launched.rows, [](const Launched::Rows& r) { return r.decode; });
+  DI_LOG(kError, "step {} failed ({} rows of {} sequences, {} of them decoding): {}", launched.step,
+         launched.total_rows, launched.rows.size(), decoding, error.message);
+  if (error.code == Errc::kUnavailable && options_.on_device_lost) options_.on_device_lost(error);
 }
 
 void Engine::process_rows(const Launched::Rows& rows, RowsOutput& output) {

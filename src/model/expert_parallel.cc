@@ -95,6 +95,10 @@ bool Forward::grow(int64_t call, const std::function<void()>& body) {
   ops_ = growing_ops(backend_);
   body();
   ops_ = backend_;
+  if (const Result<void> grown = status(); !grown) {
+    options_.group->fail(grown.error());
+    return false;
+  }
   grown_.push_back(size);
   return options_.group->gather({}).has_value();
 }

@@ -31,6 +31,21 @@ Forward::Forward(const ModelConfig& config, const Schedule& schedule, const Mode
       rope_(rope_frequencies(config)) {
   numerics_.round_bf16 = options.numerics == NumericMode::kTrained;
   numerics_.quantise_activations = options.numerics == NumericMode::kTrained;
+  if (backend_.refuse != nullptr) {
+    workspace_.on_full([this](const Error& error) { backend_.refuse(error.message.c_str(), stream_); });
+  }
+}
+
+bool Forward::has_failed() const {
+  return backend_.failure != nullptr && backend_.failure(stream_).what != nullptr;
+}
+
+Result<void> Forward::status() const {
+  if (!has_failed()) return {};
+  const kernels::StreamFailure failure = backend_.failure(stream_);
+  Error error{failure.memory ? Errc::kResourceExhausted : Errc::kUnavailable, failure.what};
+  backend_.recover(stream_);
+  return std::unexpected(std::move(error));
 }
 
 Forward::~Forward() {
@@ -85,12 +100,15 @@ ForwardResult Forward::run_captured(const Batch& batch, KvCache& cache, const St
   if (options_.group != nullptr && !agree_on_graph(&state)) return {};
   if (state == kNew) {
     result = run_rows(padded, cache, nullptr);
+    if (has_failed()) captured_.erase(it);  // the memory is not there
   } else {
     Captured& c = **it;
     run_staged(padded, cache, c.inputs, idle_ops(backend_));
     if (c.graph == nullptr) {
-      const Result<void> room = c.inputs.reserve(device_);
-      DI_CHECK(room.has_value(), "inputs of a captured step: {}", room.error().message);
+      if (const Result<void> room = c.inputs.reserve(device_); !room) {
+        backend_.refuse(room.error().message.c_str(), stream_);
+        return {};
+      }
       struct Call {
         Forward& forward;
         const Batch& batch;
@@ -105,6 +123,7 @@ ForwardResult Forward::run_captured(const Batch& batch, KvCache& cache, const St
                 self.forward.run_staged(self.batch, self.cache, self.captured.inputs, self.forward.backend_);
           },
           &call, stream_);
+      if (c.graph == nullptr) return {};
     }
     // Nobody replays while another rank still makes its graph (grow says why).
     if (options_.group != nullptr && state == kSeen && !options_.group->gather({})) return {};

@@ -168,6 +168,7 @@ class Forward {
   ForwardResult run_captured(const Batch& batch, KvCache& cache, const StepShape& shape);
   ForwardResult run_staged(const Batch& batch, KvCache& cache, StagedInputs& inputs, const kernels::Ops& ops);
   bool may_capture(const Tap* tap) const;
+  bool has_failed() const;
   void block(Pass& pass, const LayerPlan& plan, const LayerWeights& w);
   Site hc_in(Pass& pass, const float* fn, const float* base, const float* scale, const kernels::Weight& norm);
   void hc_out(Pass& pass, const Site& site, const kernels::Tensor& out);

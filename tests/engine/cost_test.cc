@@ -26,7 +26,7 @@ class TimedToy final : public Runner {
     return toy_.forward(chunks, tags);
   }
   Result<void> draft(std::span<const DraftStart> starts) override { return toy_.draft(starts); }
-  LogitsView draft_step(int32_t k, std::span<const int32_t> previous, std::span<float> confidences) override {
+  Result<LogitsView> draft_step(int32_t k, std::span<const int32_t> previous, std::span<float> confidences) override {
     return toy_.draft_step(k, previous, confidences);
   }
 

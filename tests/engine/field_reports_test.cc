@@ -57,7 +57,7 @@ class WishRunner final : public Runner {
     for (const DraftStart& s : starts) at_.push_back(s.context_position + 2 - static_cast<int32_t>(kPrompt.size()));
     return {};
   }
-  LogitsView draft_step(int32_t step, std::span<const int32_t>, std::span<float> confidences) override {
+  Result<LogitsView> draft_step(int32_t step, std::span<const int32_t>, std::span<float> confidences) override {
     draft_logits_.clear();
     for (const int32_t at : at_) append(draft_logits_, drafts_, at + step);
     std::ranges::fill(confidences, 0.9F);

@@ -97,7 +97,7 @@ class ToyRunner final : public Runner {
     return {};
   }
 
-  LogitsView draft_step(int32_t, std::span<const int32_t> previous, std::span<float> confidences) override {
+  Result<LogitsView> draft_step(int32_t, std::span<const int32_t> previous, std::span<float> confidences) override {
     draft_logits_.clear();
     for (size_t i = 0; i < previous.size(); ++i) {
       const std::vector<float> row = toy_draft(options_, before_[i], previous[i]);

@@ -39,6 +39,8 @@ if(DI_CUDA)
     add_library(api_calls MODULE EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/device/api_calls.cc)
     target_include_directories(api_calls SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     target_link_libraries(api_calls PRIVATE ${DI_CUPTI})
+    add_library(faults MODULE EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/device/faults.cc)
+    target_link_libraries(faults PRIVATE CUDA::cuda_driver)
   endif()
 elseif(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # the fibers switch stacks under the sanitizers' feet
   # Without the backend, whose operators have the same names: the kernels on the CPU, under the sequential emulation of

@@ -199,7 +199,7 @@ Result<void> Speculator::propose(std::span<const DraftRequest> requests) {
   confidences_.assign(requests.size(), 0.0F);
   for (int32_t k = 0; k < max_drafts_; ++k) {
     if (k > 0) begin_masks();
-    draw_drafts(requests, runner_.draft_step(k, previous_, confidences_));
+    draw_drafts(requests, DI_TRY(runner_.draft_step(k, previous_, confidences_)));
   }
   return {};
 }

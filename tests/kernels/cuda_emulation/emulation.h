@@ -188,7 +188,7 @@ using StreamHandle = void*;
 
 template <class... P, class... A>
 const char* launch_on(StreamHandle, const char* name, bool, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-               A&&... args) {
+                      A&&... args) {
   const auto launch = [=] { emulation::run(name, grid, block, shared, [&] { kernel(static_cast<P>(args)...); }); };
   if (emulation::g_captured != nullptr) {
     emulation::g_captured->push_back(launch);

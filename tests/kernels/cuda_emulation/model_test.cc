@@ -18,6 +18,7 @@ class GuardedDevice final : public device::Device {
  public:
   device::Kind kind() const override { return device::Kind::kCuda; }
   Result<std::byte*> allocate(size_t bytes) override {
+    if (full) return fail(Errc::kResourceExhausted, "no room for {} bytes", bytes);
     return static_cast<std::byte*>(kernels::cuda::emulation::allocate_guarded(bytes));
   }
   void release(std::byte* data, size_t) override { kernels::cuda::emulation::free_guarded(data); }
@@ -25,6 +26,8 @@ class GuardedDevice final : public device::Device {
     const kernels::cuda::emulation::Unguarded unguarded;
     return Device::load(to, from, bytes);
   }
+
+  bool full = false;
 };
 
 class EmulatedCudaModel : public testing::TestWithParam<const char*> {};
@@ -110,6 +113,78 @@ TEST(EmulatedCudaGraphs, GiveTheSameBits) {
   EXPECT_EQ(expected, found);
   std::free(stream.scratch);
 }
+
+// What a step cannot have: memory of the forward pass, an operator's scratch, the inputs of a graph.
+enum class Lack : uint8_t { kNothing, kWorkspace, kScratch, kGraphInputs };
+
+class EmulatedLack : public testing::TestWithParam<Lack> {};
+
+// A step without the memory it needs ends with an error and touches nothing; computed again once there is room, it and
+// those after it give the bits of a run that lacked nothing.
+TEST_P(EmulatedLack, EndsOneStepOnly) {
+  kernels::cuda::CudaStream stream;
+  GuardedDevice device;
+  const auto loaded = FixtureModel::load(
+      std::string(DI_TEST_DATA) + "/model/v41_tiny_a",
+      [](const std::string& dir) -> Result<std::vector<TokenText>> { return fail(Errc::kInternal, "{}", dir); },
+      &device);
+  ASSERT_TRUE(loaded.has_value()) << loaded.error().message;
+  const FixtureModel& m = **loaded;
+  constexpr int32_t kBlockTokens = 8;
+  int failures = 0;
+  const auto run = [&](Lack lack) {
+    CacheOptions options;
+    options.block_tokens = kBlockTokens;
+    auto cache = KvCache::create(device, make_cache_layout(m.config, m.schedule, options).value(), 4, 2);
+    EXPECT_TRUE(cache.has_value());
+    Forward forward(m.config, m.schedule, m.weights, kernels::cuda::ops(), reinterpret_cast<kernels::Stream&>(stream),
+                    device, {});
+    std::vector<int32_t> tokens;
+    for (int32_t i = 0; i < 14; ++i) tokens.push_back((i * 7 + 3) % m.config.vocab_size);
+    const std::vector<int32_t> table = {1, 2, 3};
+    std::vector<std::vector<float>> logits;
+    for (int32_t step = 0; step < 5;) {
+      SequenceChunk c;
+      c.tokens = tokens;
+      c.block_table = table;
+      c.state_slot = 1;
+      c.begin = step == 0 ? 0 : 8 + step;
+      c.count = step == 0 ? 9 : 1;
+      c.logits_begin = c.begin + c.count - 1;
+      Batch batch;
+      const EngramTables* engram = m.engram ? &*m.engram : nullptr;
+      EXPECT_TRUE(build_batch(m.config, m.schedule, engram, TruncationRule::kVl, kBlockTokens, {&c, 1}, batch));
+      // The second step of a shape becomes a graph, whose inputs get memory of their own.
+      const bool now = step == (lack == Lack::kGraphInputs ? 2 : 0);
+      device.full = now && (lack == Lack::kWorkspace || lack == Lack::kGraphInputs);
+      kernels::cuda::emulation::g_scratch_limit = now && lack == Lack::kScratch ? 0 : INT64_MAX;
+      const ForwardResult result = forward.run(batch, *cache);
+      std::vector<std::byte> buffer;
+      std::vector<float> values;
+      if (result.logits.data != nullptr && !device.full) values = to_floats(forward.on_host(result.logits, buffer));
+      device.full = false;
+      kernels::cuda::emulation::g_scratch_limit = INT64_MAX;
+      if (const Result<void> status = forward.status(); !status) {
+        EXPECT_EQ(status.error().code, Errc::kResourceExhausted);
+        EXPECT_NE(status.error().message.find("no room"), std::string::npos) << status.error().message;
+        ++failures;
+        lack = Lack::kNothing;
+        continue;
+      }
+      logits.push_back(std::move(values));
+      ++step;
+    }
+    std::free(stream.scratch);
+    stream = {};
+    return logits;
+  };
+  static const auto expected = run(Lack::kNothing);
+  ASSERT_EQ(failures, 0);
+  EXPECT_EQ(run(GetParam()), expected);
+  EXPECT_EQ(failures, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Memory, EmulatedLack, testing::Values(Lack::kWorkspace, Lack::kScratch, Lack::kGraphInputs));
 
 }  // namespace
 }  // namespace di::model

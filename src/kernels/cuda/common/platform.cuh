@@ -142,7 +142,7 @@ using StreamHandle = cudaStream_t;
 // Null, or what was wrong.
 template <class... P, class... A>
 const char* launch_on(StreamHandle stream, const char*, bool early, void (*kernel)(P...), dim3 grid, dim3 block,
-               size_t shared, A&&... args) {
+                      size_t shared, A&&... args) {
   cudaError_t status = cudaSuccess;
   // More than 48 KiB must be asked for (227 KiB at most on sm_90 and sm_100).
   if (shared > 48 * 1024) {
