@@ -94,3 +94,7 @@ export async function stream(path, {body, signal, onEvent}) {
     }
   }
 }
+
+// What a refusal of the key means to its owner.
+export const keyProblem = () => hasKey() ? "This server does not accept the key" : "This server wants an API key";
+export const adminKeyNeeded = "A key of scope admin is needed (the server takes one with --api-key KEY:TENANT:admin); this one is for inference only.";

@@ -1,5 +1,5 @@
 // The frame of the page: which view is shown, the theme, the key, and how the server is.
-import {hasKey, onKeyChange, readiness, setKey} from "./api.js";
+import {hasKey, keyProblem, onKeyChange, readiness, setKey} from "./api.js";
 import {announce, h, replace} from "./dom.js";
 import {Chat} from "./chat.js";
 import {Dashboard} from "./dashboard.js";
@@ -104,14 +104,14 @@ class App {
 
   draw() {
     const {status, progress, reason} = this.state ?? {};
-    const [kind, text] = this.unauthorised ? ["warn", "Key wanted"]
+    const [kind, text] = this.unauthorised ? (hasKey() ? ["bad", "Key refused"] : ["warn", "Key wanted"])
       : {ready: ["ok", "Ready"], loading: ["warn", `Loading ${Math.round(100 * (progress ?? 0))} %`], draining: ["warn", "Shutting down"], degraded: ["warn", "Degraded"],
         unreachable: ["bad", "Unreachable"]}[status] ?? ["", "Connecting…"];
     $("status").className = `pill ${kind}`;
     if ($("status-text").textContent !== text) $("status-text").textContent = text;
     const banner = $("banner");
-    banner.className = status === "unreachable" ? "banner bad" : "banner";
-    const content = this.unauthorised ? ["This server wants an API key.", h("button.tiny", {type: "button", onclick: () => this.openKeyDialog()}, "Enter a key")]
+    banner.className = kind === "bad" ? "banner bad" : "banner";
+    const content = this.unauthorised ? [`${keyProblem()}.`, h("button.tiny", {type: "button", onclick: () => this.openKeyDialog()}, hasKey() ? "Enter another key" : "Enter a key")]
       : status === "loading" ? [`The model is loading${reason ? ` (${reason})` : ""}. Questions are answered once it is ready.`, h("progress", {max: "1", value: String(progress ?? 0), "aria-label": "Loading"})]
       : status === "draining" ? ["The server is shutting down: running answers end, new ones are refused."]
       : status === "degraded" ? [`The server is not fully ready${reason ? `: ${reason}` : ""}.`]

@@ -1,5 +1,5 @@
 // The playground: conversations kept in this browser, answers as they arrive, and everything of a request to be seen.
-import {ApiError, StreamCut, getJson, stream} from "./api.js";
+import {ApiError, StreamCut, getJson, keyProblem, stream} from "./api.js";
 import {announce, copy, h, icon, replace} from "./dom.js";
 import {Settings} from "./chat_settings.js";
 import {messageNode} from "./chat_view.js";
@@ -346,7 +346,7 @@ export class Chat {
     if (error instanceof StreamCut) return {kind: "cut", text: error.message};
     if (error instanceof ApiError) {
       this.app.noticed(error);
-      if (error.status === 401) return {kind: "auth", text: "This server wants an API key."};
+      if (error.status === 401) return {kind: "auth", text: `${keyProblem()}.`};
       if (error.status === 0) return {kind: "down", text: "The server cannot be reached. Is it running?"};
       if (error.code === "not_ready") return {kind: "loading", text: "The model is still loading. Try again in a moment."};
       return {kind: "api", text: error.message};

@@ -1,5 +1,6 @@
 // The dashboard: what the server does now and did in the last minutes. Panels of parts that this server does not run are
 // left out.
+import {adminKeyNeeded, keyProblem} from "./api.js";
 import {bytes, compact, duration, h, plural, replace} from "./dom.js";
 import {LineChart} from "./charts.js";
 import {Feed, lastOf} from "./feed.js";
@@ -118,12 +119,12 @@ export class Dashboard {
     };
     const keyButton = () => h("button.primary", {type: "button", onclick: () => this.app.openKeyDialog()}, "Enter a key");
     if (problem?.status === 401) {
-      pill("bad", "No key");
-      return whole("This server wants an API key", "The dashboard needs a key of scope admin. It stays in this tab's memory only.", keyButton());
+      pill("bad", "No access");
+      return whole(keyProblem(), "The dashboard needs a key of scope admin. It stays in this tab's memory only.", keyButton());
     }
     if (problem?.status === 403) {
       pill("bad", "Not allowed");
-      return whole("This key may not see the dashboard", "A key of scope admin is needed; this one is for inference only.", keyButton());
+      return whole("This key may not see the dashboard", adminKeyNeeded, keyButton());
     }
     if (!frame) {
       pill(problem ? "bad" : "", problem ? "No connection" : "Connecting…");

@@ -1,5 +1,5 @@
 // Recent requests, and where the time of one went.
-import {getJson, getText, onKeyChange} from "./api.js";
+import {adminKeyNeeded, getJson, getText, keyProblem, onKeyChange} from "./api.js";
 import {clock, compact, duration, h, plural, replace, svg} from "./dom.js";
 
 const pageSize = 100;
@@ -87,8 +87,8 @@ export class Requests {
   }
 
   drawProblem(error, id) {
-    const [title, text] = error.status === 401 ? ["This server wants an API key", "Requests are shown to keys of scope admin."]
-      : error.status === 403 ? ["This key may not see requests", "A key of scope admin is needed; this one is for inference only."]
+    const [title, text] = error.status === 401 ? [keyProblem(), "Requests are shown to keys of scope admin."]
+      : error.status === 403 ? ["This key may not see requests", adminKeyNeeded]
       : error.status === 404 && id ? ["This request is not known", "Only the last 1,000 are kept, and none over a restart."]
       : error.status === 0 ? ["The server cannot be reached", "Trying again by itself."] : ["That did not work", error.message];
     const node = h("div.empty", {role: "alert"}, h("h2", {}, title), h("p", {}, text),
