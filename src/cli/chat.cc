@@ -1,5 +1,6 @@
 // deepinfer chat: a conversation in the terminal, with a model of its own or with a running server (--url). Without a
 // terminal it reads questions from standard input, one a line, and prints only the answers.
+// long because every command of the conversation is here
 #include <unistd.h>
 
 #include <atomic>
@@ -282,6 +283,15 @@ bool undo(Session& s, bool keep_question) {
   return true;
 }
 
+// The number that a setting is given, -1 for none; `now` where the text is no number of this range.
+double number_given(const std::string& text, double now, double low, double high) {
+  char* end = nullptr;
+  const double value = text.empty() ? -1 : std::strtod(text.c_str(), &end);
+  if (text.empty() || (end != text.c_str() && *end == '\0' && value >= low && value <= high)) return value;
+  std::printf("expected a number from %.17g to %.17g, found %s\n", low, high, text.c_str());
+  return now;
+}
+
 // Settings; true when the name is one.
 bool set_option(Session& s, const std::string& name, const std::string& rest) {
   if (name == "think" || name == "nothink") {
@@ -299,11 +309,11 @@ bool set_option(Session& s, const std::string& name, const std::string& rest) {
   } else if (name == "system") {
     s.system = rest;
   } else if (name == "temp") {
-    s.temperature = rest.empty() ? -1 : std::strtod(rest.c_str(), nullptr);
+    s.temperature = number_given(rest, s.temperature, 0, 2);
   } else if (name == "seed") {
-    s.seed = rest.empty() ? -1 : std::strtoll(rest.c_str(), nullptr, 10);
+    s.seed = static_cast<int64_t>(number_given(rest, static_cast<double>(s.seed), 0, 1LL << 53));
   } else if (name == "max") {
-    s.max_tokens = static_cast<int32_t>(std::strtol(rest.c_str(), nullptr, 10));
+    s.max_tokens = static_cast<int32_t>(number_given(rest, s.max_tokens, 1, 393216));
   } else if (name == "json") {
     set_constraint(s, {.json = rest.empty(), .json_schema = rest});
   } else if (name == "regex") {

@@ -38,7 +38,7 @@ class Chat:
         self.output = ""
         os.write(self.master, keys.encode())
 
-    def wait(self, pattern, seconds=30):
+    def wait(self, pattern, seconds=120):
         """What the screen got since the last type(), once it holds the pattern."""
         end = time.monotonic() + seconds
         while not re.search(pattern, self.plain()):
@@ -164,6 +164,9 @@ def test_commands_explain_themselves(chat):
     assert "first after" in c.ask("/retry")
     assert "taken back" in c.ask("/undo", "taken back")
     assert "low, medium, high or max" in c.ask("/effort enormous", "effort is.*")
+    assert "from 0 to 2, found hot" in c.ask("/temp hot", "expected a number.*")
+    assert "from 0 to 9007199254740992, found -3" in c.ask("/seed -3", "expected a number.*")
+    assert "from 1 to 393216, found 0" in c.ask("/max 0", "expected a number.*")
 
 
 @pytest.mark.release_only
