@@ -9,7 +9,7 @@ import {optionalPanels} from "./dashboard_parts.js";
 const colours = ["var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)"];
 const latencies = [["ttft", "Time to first token"], ["itl", "Gap between chunks"], ["tpot", "Time per output token"], ["e2e", "Whole request"]];
 const seconds = (v) => v === null || v === undefined ? "–" : v === 0 ? "0" : duration(v * 1000);
-const percent = (v) => v === null || v === undefined ? "–" : `${(100 * v).toFixed(v > 0 && v < 0.1 ? 1 : 0)} %`;
+const percent = (v) => v === null || v === undefined ? "–" : v > 0 && v < 0.0005 ? "< 0.1 %" : `${(100 * v).toFixed(v > 0 && v < 0.1 ? 1 : 0)} %`;
 
 export class Dashboard {
   constructor(root, app) {

@@ -96,7 +96,7 @@ export function optionalPanels() {
   return [
     familyChart("Cache hits by tier, tokens per second", "deepinfer:kv_hits_tokens_total", compact, {rate: true, name: (l) => l.tier}),
     familyChart("KV memory by tier", "deepinfer:kv_bytes", bytes, {name: (l) => `${l.tier} ${l.state}`}),
-    familyChart("Window cache, requests per second", "deepinfer:swa_requests_total", compact, {rate: true, name: (l) => l.result}),
+    familyChart("Window cache, requests per second", "deepinfer:swa_requests_total", compact, {rate: true, name: (l) => l.result.replaceAll("_", " ")}),
     familyChart("KV transfer, bytes per second", "deepinfer:pd_transfer_bytes_total", bytes, {rate: true, name: () => "transferred"}),
     familyChart("Replicas", "deepinfer:pool_replicas", compact, {name: (l) => `${l.role} ${l.state}`}),
     speculation(),
