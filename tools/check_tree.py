@@ -91,7 +91,7 @@ def functions(text):
             inside = any(is_function for is_function, _ in open_blocks)
             is_function = (not inside and ")" in header and not header.endswith("=")
                            and not re.match(r"(namespace|extern|class|struct|enum|union)\b", header))
-            open_blocks.append((is_function, line - code[header_start:at].lstrip().count("\n")))
+            open_blocks.append((is_function, line - code[header_start:at].lstrip(' \t\n"').count("\n")))
         elif char == "}" and open_blocks:
             is_function, first = open_blocks.pop()
             if is_function:

@@ -252,6 +252,7 @@ bool run_until_drained(server::App& app, server::HttpServer& http, Signals& sign
 
 }  // namespace
 
+// long because it is a server's life from its start to its end, in order
 int serve(const ServeOptions& options) {
   Signals signals;
   const SystemClock clock;
