@@ -33,7 +33,7 @@ class Maker:
         schema = {"type": "integer"}
         self.number_range(schema, *self.random.choice([(-9, 9), (-1000, 1000), (0, 10**12), (-(10**25), 10**25)]), True)
         if self.chance(0.3):
-            schema["multipleOf"] = self.random.choice([1, 2, 5, 7, 12])
+            schema["multipleOf"] = self.random.choice([1, 2, 5, 7, 12, 86400, 1000003])
         return schema
 
     def number(self, depth):
@@ -121,6 +121,9 @@ class Maker:
             return {"type": "string", "not": {"pattern": self.random.choice(PATTERNS)}}
         if kind < 0.8:
             return {"not": {"type": self.random.sample(["string", "object", "array", "boolean"], 2)}}
+        if kind < 0.9:
+            broken = self.random.choice([{"additionalProperties": {"type": "integer"}}, {"propertyNames": {"pattern": "^[a-m]"}}, {"patternProperties": {"a": {"type": "string"}}}])
+            return {"type": "object", "properties": {"kind": self.integer(depth)}, "not": broken}
         return {"type": "object", "properties": {"kind": {"enum": ["a", "b"]}, "v": {}}, "required": ["kind", "v"],
                 "if": {"properties": {"kind": {"const": "a"}}},
                 "then": {"properties": {"v": self.integer(depth)}}, "else": {"properties": {"v": self.string(depth)}}}
