@@ -25,7 +25,8 @@ CompileError exhausted_error(const Budget& budget, const Build& b) {
             fmt::format("compiling needs more than {} bytes", limits.compile_bytes)};
   }
   if (budget.reason() == "states")
-    return {"constraint_too_complex", pointer, keyword, "combining its patterns needs more than 100000 states"};
+    return {"constraint_too_complex", pointer, keyword,
+            "combining its patterns or numbers needs more than 100000 states"};
   return {"constraint_too_complex", pointer, keyword, fmt::format("more than {} nodes", limits.max_nodes)};
 }
 

@@ -19,6 +19,7 @@ constexpr uint32_t kFraction = 4;
 
 constexpr uint64_t kFewRemainders = 16;  // so many are searched like any other states
 constexpr uint32_t kMostDigits = 420;    // more than any plain number has
+constexpr size_t kMostPlaces = 2'000;
 constexpr uint8_t kEnds = 1;
 constexpr uint8_t kGoesOn = 2;
 
@@ -212,10 +213,13 @@ const std::vector<uint8_t>& Arena::digit_counts(NodeId texts) {
   if (!fresh) return it->second;
   std::vector<uint8_t> counts;
   std::vector<NodeId> level{texts};
-  while (!level.empty() && counts.size() < kMostDigits && budget_.step()) {
+  while (!level.empty() && counts.size() < kMostDigits && !budget_.exhausted()) {
+    // Bounds and lists have few places; more are those of another divisor, which cannot be followed digit by digit.
+    if (level.size() > kMostPlaces) budget_.fail("states");
     uint8_t flags = 0;
     std::vector<NodeId> next;
     for (const NodeId id : level) {
+      if (!budget_.step()) break;
       if (nullable(id)) flags |= kEnds;
       if (step(id, '.') != kNothing) flags |= kGoesOn;
       for (uint8_t c = '0'; c <= '9'; ++c) {

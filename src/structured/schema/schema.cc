@@ -384,6 +384,8 @@ const Lang& Schema::unfold(ExprId id) {
     unsatisfiable_known_ = true;
     unsatisfiable_ = pointer_to(e.value);
   }
+  if (e.kind == Kind::kSchema && arena_.budget().exhausted() && exhausted_at_.second.empty())
+    exhausted_at_ = {pointer_to(e.value), std::string(last_keyword_)};
   if (cuts_ == cuts_before || depth_ == 0) {
     langs_[id] = std::make_unique<Lang>(std::move(lang));
     return *langs_[id];
