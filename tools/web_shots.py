@@ -110,16 +110,19 @@ def main():
     with tempfile.TemporaryDirectory() as folder, web.launched() as browser:
         server = harness.Server(pathlib.Path(folder))
         load = [Load(server, i) for i in range(4)]
-        for client in load:
-            client.start()
-        load[0].join(seconds)
-        server.request("POST", harness.CHAT, server.body("Tell me a long story about a fox.", max_tokens=200), {"X-Request-Id": "look-at-me"})
-        for scheme in ("light", "dark"):
-            shoot(browser, server, scheme)
-        for client in load:
-            client.stopping.set()
-            client.join()
-        server.stop()
+        try:
+            for client in load:
+                client.start()
+            load[0].join(seconds)
+            server.request("POST", harness.CHAT, server.body("Tell me a long story about a fox.", max_tokens=200), {"X-Request-Id": "look-at-me"})
+            for scheme in ("light", "dark"):
+                shoot(browser, server, scheme)
+        finally:
+            for client in load:
+                client.stopping.set()
+            for client in load:
+                client.join()
+            server.stop()
 
 
 if __name__ == "__main__":
