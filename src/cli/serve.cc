@@ -250,6 +250,33 @@ bool run_until_drained(server::App& app, server::HttpServer& http, Signals& sign
   }
 }
 
+// After the answers that say that the device has failed. What is left of this process would wait for the device.
+[[noreturn]] void end_at_once(server::App& app, server::HttpServer& http) {
+  std::fprintf(stderr,
+               "deepinfer serve: the device has failed: this process ends, for a supervisor to start it again\n");
+  app.announce_drain();
+  http.wait_until_idle(1000);
+  std::_Exit(kFailed);
+}
+
+// Both of a server's doors, or the status to end with.
+std::expected<std::string, int> open_doors(const server::ServerConfig& config, server::HttpServer& http,
+                                           server::HttpServer& admin) {
+  Result<void> listening =
+      config.uds.empty() ? http.start(config.host, config.port, config.tls) : http.start_unix(config.uds, config.tls);
+  if (listening && config.admin_port != 0) listening = admin.start(config.host, config.admin_port, config.tls);
+  if (!listening) {
+    return std::unexpected(
+        failed(listening.error(), listening.error().code == Errc::kUnavailable ? kPortInUse : kUsage));
+  }
+  const std::string_view scheme = config.tls.certificate.empty() ? "http" : "https";
+  std::string url = config.uds.empty() ? fmt::format("{}://{}:{}", scheme, config.host, http.port())
+                                       : fmt::format("unix:{}", config.uds);
+  DI_LOG(kInfo, "listening on {}", url);
+  if (config.admin_port != 0) DI_LOG(kInfo, "administration on {}://{}:{}", scheme, config.host, config.admin_port);
+  return url;
+}
+
 }  // namespace
 
 // long because it is a server's life from its start to its end, in order
@@ -266,15 +293,9 @@ int serve(const ServeOptions& options) {
   server::HttpServer http(config.http, api, clock);
   server::HttpServer admin(config.http, [&app](const server::ExchangeRef& exchange) { app.handle(exchange); }, clock);
   app.metrics().watch(http.counters());
-  Result<void> listening =
-      config.uds.empty() ? http.start(config.host, config.port, config.tls) : http.start_unix(config.uds, config.tls);
-  if (listening && config.admin_port != 0) listening = admin.start(config.host, config.admin_port, config.tls);
-  if (!listening) return failed(listening.error(), listening.error().code == Errc::kUnavailable ? kPortInUse : kUsage);
-  const std::string_view scheme = config.tls.certificate.empty() ? "http" : "https";
-  const std::string url = config.uds.empty() ? fmt::format("{}://{}:{}", scheme, config.host, http.port())
-                                             : fmt::format("unix:{}", config.uds);
-  DI_LOG(kInfo, "listening on {}", url);
-  if (config.admin_port != 0) DI_LOG(kInfo, "administration on {}://{}:{}", scheme, config.host, config.admin_port);
+  const std::expected<std::string, int> opened = open_doors(config, http, admin);
+  if (!opened) return opened.error();
+  const std::string& url = *opened;
   // Reads the counters of `http` each second, so it ends before them however this function is left.
   app.feed().start();
   const std::unique_ptr<server::UiFeed, void (*)(server::UiFeed*)> running_feed(
@@ -326,13 +347,7 @@ int serve(const ServeOptions& options) {
     std::fprintf(stderr, "deepinfer serve: %s\n", load_failure->message.c_str());
     return load_failure->exit_status;
   }
-  if (!run_until_drained(app, http, signals, drain_wanted, device_lost, signal_number, clock)) {
-    std::fprintf(stderr,
-                 "deepinfer serve: the device has failed: this process ends, for a supervisor to start it again\n");
-    app.announce_drain();        // not ready; what is asked now is refused
-    http.wait_until_idle(1000);  // the answers that say so
-    std::_Exit(kFailed);         // what is left would wait for the device
-  }
+  if (!run_until_drained(app, http, signals, drain_wanted, device_lost, signal_number, clock)) end_at_once(app, http);
   app.feed().stop();  // it reads the engine's figures too
   http.stop();
   admin.stop();

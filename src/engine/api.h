@@ -132,8 +132,8 @@ struct Output {
   // With prompt_logprobs, in the first output of choice 0: of the prompt's tokens 1, 2, … (nothing precedes token 0).
   std::vector<OutputToken> prompt_logprobs;
   FinishReason finish = FinishReason::kNone;
-  Error error;  // of kError: kDeadlineExceeded, kResourceExhausted (waited too long), kUnavailable (engine stopped),
-                // kInternal
+  Error error;  // of kError: kDeadlineExceeded, kResourceExhausted (waited too long, or no memory for its step),
+                // kUnavailable (engine stopped, device lost), kInternal
   bool constraint_failed = false;  // of kError: the constraint ran into its limits or contradicts other parameters
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // of the prompt, taken from a cache

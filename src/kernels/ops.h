@@ -496,7 +496,8 @@ struct Ops {
   void (*copy_out)(void* to, const void* from, int64_t bytes, Stream&) = nullptr;
   // Work that is captured once and replayed with one call (null where the backend has no such thing). What `submit`
   // puts on the stream is kept instead of run: operators only, after the same ones have run once (memory of the backend
-  // may grow then). Every address in it must stay. A graph is void when scratch_version has changed since.
+  // may grow then). Every address in it must stay. A graph is void when scratch_version has changed since. Null where
+  // there is no room for the graph, or the stream has failed.
   Graph* (*capture)(void (*submit)(void*), void* argument, Stream&) = nullptr;
   void (*replay)(const Graph&, Stream&) = nullptr;
   void (*drop)(Graph*) = nullptr;

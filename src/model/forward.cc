@@ -123,14 +123,20 @@ ForwardResult Forward::run_captured(const Batch& batch, KvCache& cache, const St
                 self.forward.run_staged(self.batch, self.cache, self.captured.inputs, self.forward.backend_);
           },
           &call, stream_);
-      if (c.graph == nullptr) return {};
+      // No room for the graph: the step runs as it is, and the next one tries again.
+      if (c.graph == nullptr && options_.group != nullptr) backend_.refuse("no room for a step's graph", stream_);
+      if (c.graph == nullptr && has_failed()) return {};
     }
     // Nobody replays while another rank still makes its graph (grow says why).
     if (options_.group != nullptr && state == kSeen && !options_.group->gather({})) return {};
-    c.inputs.send(backend_, stream_);
-    backend_.replay(*c.graph, stream_);
-    ++replays_;
-    result = c.result;
+    if (c.graph == nullptr) {
+      result = run_rows(padded, cache, nullptr);
+    } else {
+      c.inputs.send(backend_, stream_);
+      backend_.replay(*c.graph, stream_);
+      ++replays_;
+      result = c.result;
+    }
   }
   // Without the rows of the padding.
   result.logits.rows = result.hidden.rows = static_cast<int64_t>(batch.logit_rows.size());

@@ -304,7 +304,8 @@ void AnswerJob::take(Delivery& delivery) {
     case engine::FinishReason::kError: {
       ApiFailure failure = from_error(output.error);
       if (output.constraint_failed) failure.code = "constraint_failed";
-      if (output.error.code == Errc::kResourceExhausted) failure.kind = ErrorKind::kQueueTimeout;
+      const bool waited = output.times.scheduled_ns == 0;  // else the device had no memory for its step
+      if (waited && output.error.code == Errc::kResourceExhausted) failure.kind = ErrorKind::kQueueTimeout;
       return fail(failure);
     }
     case engine::FinishReason::kAborted:

@@ -156,7 +156,7 @@ Graph* capture(void (*submit)(void*), void* argument, Stream& stream) {
   auto graph = device::cuda::Graph::capture(s.stream, [&] { submit(argument); });
   if (is_failed(s)) return nullptr;
   if (!graph) {
-    fail(s, graph.error().message, false);
+    if (graph.error().code != Errc::kResourceExhausted) fail(s, graph.error().message, false);
     return nullptr;
   }
   return reinterpret_cast<Graph*>(new device::cuda::Graph(std::move(*graph)));
