@@ -53,12 +53,21 @@ function(di_room_headers target name)
   endif()
 endfunction()
 
+# Under the sanitizers the tests themselves are not optimised: half of the time of compiling them, for little of that of
+# running them.
+function(di_test_options target)
+  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+    target_compile_options(${target} PRIVATE -O0)
+  endif()
+endfunction()
+
 function(di_room_tests name)
   file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${name}/*_test.cc)
   if(NOT tests)
     return()
   endif()
   add_executable(${name}_tests ${tests})
+  di_test_options(${name}_tests)
   target_link_libraries(${name}_tests PRIVATE di_${name} di_warnings GTest::gtest GTest::gmock GTest::gtest_main)
   target_include_directories(${name}_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(${name}_tests PRIVATE

@@ -7,9 +7,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 seconds=${DEEPINFER_SOAK_SECONDS:-600}
 tools/install.sh --test
+tools/build.sh asan all
 if compgen -G 'tests/fuzz/*_fuzz.cc' >/dev/null; then
-  tools/build.sh fuzz all
-  for program in build/fuzz/*_fuzz; do
+  for program in build/asan/*_fuzz; do
     name=${program##*/}
     found=build/soak/$name
     mkdir -p "$found"
@@ -30,7 +30,6 @@ tools/build.sh release deepinfer
 .venv/bin/python bench/structured/answers.py --requests 1000 --rounds 0
 echo "== mixed traffic, and SIGTERM in the middle"
 DEEPINFER_SOAK_SECONDS=$seconds .venv/bin/python -m pytest -p no:cacheprovider -q -s tests/e2e/test_traffic.py
-tools/build.sh asan all
 DEEPINFER_SOAK=1 build/asan/codec_tests
 DEEPINFER_SOAK=1 build/asan/structured_tests --gtest_filter='Masks.*'
 ctest --test-dir build/asan --output-on-failure -L slow

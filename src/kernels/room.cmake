@@ -16,20 +16,6 @@ file(GLOB di_kernels_simd CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cpu/
 set_source_files_properties(${di_kernels_simd} PROPERTIES
   COMPILE_OPTIONS "-ffp-contract=off;-Wno-uninitialized;-Wno-maybe-uninitialized")
 
-# clang does not know `#pragma GCC target`; it builds these files for a second opinion only (no product comes of it), so the
-# instruction set may be given to the whole file.
-if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  set_property(SOURCE ${di_kernels_simd} APPEND PROPERTY COMPILE_OPTIONS -Wno-unknown-pragmas)
-  foreach(file ${di_kernels_simd})
-    if(file MATCHES "avx512|amx")
-      set_property(SOURCE ${file} APPEND PROPERTY COMPILE_OPTIONS -mavx512f -mavx512bw -mavx512dq -mavx512vl)
-    endif()
-    if(file MATCHES "bf16|amx")
-      set_property(SOURCE ${file} APPEND PROPERTY COMPILE_OPTIONS -mavx512bf16 -mavx512vbmi)
-    endif()
-  endforeach()
-endif()
-
 # The benchmark program; it loads its peers (OpenBLAS, BLIS, oneDNN) at run time.
 add_executable(bench_kernels EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/kernels/bench_kernels.cc)
 target_link_libraries(bench_kernels PRIVATE di_kernels di_warnings ${CMAKE_DL_LIBS})

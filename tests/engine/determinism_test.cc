@@ -15,6 +15,7 @@
 #include "engine/model_runner.h"
 #include "kernels/cpu/cpu.h"
 #include "support/engine_support.h"
+#include "support/sanitizers.h"
 
 namespace di::engine {
 namespace {
@@ -233,11 +234,7 @@ class Determinism : public testing::Test {
 TEST_F(Determinism, LogitsAreBitwiseTheSameInEverySchedule) {
   run_alone();
   // The sanitizers make the operators ten times slower.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr int kSchedules = 40;
-#else
-  constexpr int kSchedules = 1000;
-#endif
+  constexpr int kSchedules = test::kSanitized ? 40 : 1000;
   const char* given = std::getenv("DEEPINFER_TEST_SEED");
   const auto seed = static_cast<uint32_t>(given != nullptr ? std::strtoul(given, nullptr, 10) : 1);
   std::mt19937 random(seed);

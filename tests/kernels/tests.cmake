@@ -5,9 +5,7 @@ target_sources(kernels_tests PRIVATE
   ${CMAKE_SOURCE_DIR}/tests/kernels/ops_cases_cache.cc)
 target_link_libraries(kernels_tests PRIVATE nlohmann_json::nlohmann_json)
 # The harness draws megabytes of random weights.
-if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/kernels/ops_compare.cc PROPERTIES COMPILE_OPTIONS "-O2")
-endif()
+set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/kernels/ops_compare.cc PROPERTIES COMPILE_OPTIONS "-O2")
 
 # The tokens of expert-parallel ranks beside those of one, on the devices that are named.
 add_executable(ranks_compare EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_device/ranks_compare.cc)
@@ -42,7 +40,7 @@ if(DI_CUDA)
     add_library(faults MODULE EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/device/faults.cc)
     target_link_libraries(faults PRIVATE CUDA::cuda_driver)
   endif()
-elseif(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # the fibers switch stacks under the sanitizers' feet
+else()
   # Without the backend, whose operators have the same names: the kernels on the CPU, under the sequential emulation of
   # cuda_emulation/. One C++ file per .cu file.
   file(GLOB di_cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu)
@@ -60,8 +58,6 @@ elseif(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # the fibers switch stacks und
   target_link_libraries(di_cuda_emulated PRIVATE di_warnings)
   # `#pragma unroll` is for nvcc.
   target_compile_options(di_cuda_emulated PRIVATE -ffp-contract=off -Wno-unknown-pragmas -Wno-pass-failed)
-  target_compile_options(di_cuda_emulated PRIVATE -O2)
-
   add_executable(kernels_cuda_emulated_tests
     ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/emulated_test.cc
     ${CMAKE_SOURCE_DIR}/tests/kernels/cuda_emulation/formats_test.cc
@@ -73,6 +69,13 @@ elseif(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # the fibers switch stacks und
     di_cuda_emulated di_model di_kernels di_warnings GTest::gtest GTest::gtest_main)
   target_compile_definitions(kernels_cuda_emulated_tests PRIVATE DI_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
   target_include_directories(kernels_cuda_emulated_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
-  add_test(NAME kernels_cuda_emulated COMMAND kernels_cuda_emulated_tests)
-  set_tests_properties(kernels_cuda_emulated PROPERTIES LABELS unit TIMEOUT 900)
+  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+    # The fibers switch stacks under the sanitizers' feet: compiled only.
+    target_compile_options(di_cuda_emulated PRIVATE -fno-sanitize=all -O0)
+    target_compile_options(kernels_cuda_emulated_tests PRIVATE -fno-sanitize=all -O0)
+  else()
+    target_compile_options(di_cuda_emulated PRIVATE -O2)
+    add_test(NAME kernels_cuda_emulated COMMAND kernels_cuda_emulated_tests)
+    set_tests_properties(kernels_cuda_emulated PROPERTIES LABELS unit TIMEOUT 900)
+  endif()
 endif()

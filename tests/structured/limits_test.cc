@@ -7,6 +7,7 @@
 #include <ctime>
 
 #include "structured/fixture.h"
+#include "support/sanitizers.h"
 
 namespace di::structured {
 namespace {
@@ -63,9 +64,7 @@ std::pair<double, double> cost_of(const Limits& limits, const char* wanted) {
 }
 
 TEST(Limits, WhatARefusedCompilationCosts) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers take memory of their own";
-#endif
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
   Limits memory;
   memory.compile_bytes = 64 << 20;
   memory.compile_cpu_ms = 60'000;

@@ -6,10 +6,20 @@
 #define DI_CPU_BF16_DOT 1
 #define DI_CPU_TILES 0
 
+#ifdef __clang__
+#pragma clang attribute push(                                                                               \
+    __attribute__((target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16"))), \
+    apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16")
+#endif
 #include "kernels/cpu/simd/kernels.inl.h"
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 
 namespace di::kernels::cpu {
 
