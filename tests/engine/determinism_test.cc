@@ -234,7 +234,7 @@ class Determinism : public testing::Test {
 TEST_F(Determinism, LogitsAreBitwiseTheSameInEverySchedule) {
   run_alone();
   // The sanitizers make the operators ten times slower.
-  constexpr int kSchedules = test::kSanitized ? 40 : 1000;
+  constexpr int kSchedules = di::test::kSanitized ? 40 : 1000;
   const char* given = std::getenv("DEEPINFER_TEST_SEED");
   const auto seed = static_cast<uint32_t>(given != nullptr ? std::strtoul(given, nullptr, 10) : 1);
   std::mt19937 random(seed);
