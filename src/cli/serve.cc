@@ -279,7 +279,6 @@ std::expected<std::string, int> open_doors(const server::ServerConfig& config, s
 
 }  // namespace
 
-// long because it is a server's life from its start to its end, in order
 int serve(const ServeOptions& options) {
   Signals signals;
   const SystemClock clock;

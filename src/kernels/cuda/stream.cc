@@ -41,15 +41,17 @@ void fail(OwnedStream& s, std::string what, bool memory) {
   s.failure = {s.what.c_str(), memory};
 }
 
-// Whether the call went well. After a failed one the step's work is in an unknown state, and most such errors stay with
-// the process: whoever runs the step ends it, and a supervisor starts the process again.
+// Whether the call went well. A lack of memory passes. After any other failure the step's work is in an unknown state,
+// and most such errors stay with the process: whoever runs the step ends it, and a supervisor starts the process again.
 bool good(OwnedStream& s, cudaError_t status, const char* what) {
   if (status == cudaSuccess) return true;
-  fail(s, fmt::format("CUDA: {}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status)), false);
+  const bool memory = status == cudaErrorMemoryAllocation;
+  if (memory) cudaGetLastError();  // not sticky
+  fail(s, fmt::format("CUDA: {}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status)), memory);
   return false;
 }
 bool good(OwnedStream& s, const Result<void>& status) {
-  if (!status) fail(s, status.error().message, false);
+  if (!status) fail(s, status.error().message, status.error().code == Errc::kResourceExhausted);
   return status.has_value();
 }
 
@@ -116,8 +118,8 @@ void reserve_scratch(Stream& stream, int64_t bytes) {
   }
 }
 
-void launch_failed(Stream& stream, const char* kernel, const char* problem) {
-  fail(owned(stream), fmt::format("CUDA: kernel {}: {}", kernel, problem), false);
+void launch_failed(Stream& stream, const char* kernel, StreamFailure problem) {
+  fail(owned(stream), fmt::format("CUDA: kernel {}: {}", kernel, problem.what), problem.memory);
 }
 
 StreamFailure failure(Stream& stream) {

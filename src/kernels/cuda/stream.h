@@ -28,8 +28,8 @@ inline CudaStream& cuda_stream(Stream& stream) {
 // there is no room the stream has failed, and nothing is launched that could touch what is missing.
 void reserve_scratch(Stream& stream, int64_t bytes);
 
-// The device has failed: a kernel could not be put on the stream.
-void launch_failed(Stream& stream, const char* kernel, const char* problem);
+// A kernel could not be put on the stream.
+void launch_failed(Stream& stream, const char* kernel, StreamFailure problem);
 
 // Work that may run beside other work of the same operator: launches between start and stop follow what the stream had
 // been given before, those after stop do not wait for them, and those after join do. Once within an operator, which

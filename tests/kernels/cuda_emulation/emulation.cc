@@ -470,7 +470,7 @@ int64_t scratch_version(Stream& stream) {
   return cuda_stream(stream).scratch_version;
 }
 
-void launch_failed(Stream&, const char*, const char*) {
+void launch_failed(Stream&, const char*, StreamFailure) {
   std::abort();
 }
 StreamFailure failure(Stream& stream) {

@@ -17,6 +17,8 @@
 #include <functional>
 #include <vector>
 
+#include "kernels/ops.h"
+
 #define __global__
 #define __device__
 #define __host__
@@ -187,15 +189,15 @@ uint32_t warp_max_key(uint32_t v);
 using StreamHandle = void*;
 
 template <class... P, class... A>
-const char* launch_on(StreamHandle, const char* name, bool, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                      A&&... args) {
+StreamFailure launch_on(StreamHandle, const char* name, bool, void (*kernel)(P...), dim3 grid, dim3 block,
+                        size_t shared, A&&... args) {
   const auto launch = [=] { emulation::run(name, grid, block, shared, [&] { kernel(static_cast<P>(args)...); }); };
   if (emulation::g_captured != nullptr) {
     emulation::g_captured->push_back(launch);
   } else {
     launch();
   }
-  return nullptr;
+  return {};
 }
 
 }  // namespace di::kernels::cuda

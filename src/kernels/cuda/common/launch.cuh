@@ -24,9 +24,9 @@
 #define DI_LAUNCH_AS(stream, early, kernel, grid, block, shared, ...)                                              \
   do {                                                                                                             \
     if (cuda_stream(stream).failure.what != nullptr) break;                                                        \
-    const char* problem = launch_on(static_cast<StreamHandle>(cuda_stream(stream).handle), #kernel, early, kernel, \
-                                    grid, block, shared __VA_OPT__(, ) __VA_ARGS__);                               \
-    if (problem != nullptr) launch_failed(stream, #kernel, problem);                                               \
+    const StreamFailure problem = launch_on(static_cast<StreamHandle>(cuda_stream(stream).handle), #kernel, early, \
+                                            kernel, grid, block, shared __VA_OPT__(, ) __VA_ARGS__);               \
+    if (problem.what != nullptr) launch_failed(stream, #kernel, problem);                                          \
   } while (false)
 #define DI_LAUNCH(stream, kernel, grid, block, shared, ...) \
   DI_LAUNCH_AS(stream, false, kernel, grid, block, shared __VA_OPT__(, ) __VA_ARGS__)

@@ -11,8 +11,7 @@
 
 #include <cuda_runtime.h>
 
-#include <cstdio>
-#include <cstdlib>
+#include "kernels/ops.h"
 
 namespace di::kernels::cuda {
 
@@ -139,10 +138,9 @@ __device__ __forceinline__ void let_next_start() {
 
 using StreamHandle = cudaStream_t;
 
-// Null, or what was wrong.
 template <class... P, class... A>
-const char* launch_on(StreamHandle stream, const char*, bool early, void (*kernel)(P...), dim3 grid, dim3 block,
-                      size_t shared, A&&... args) {
+StreamFailure launch_on(StreamHandle stream, const char*, bool early, void (*kernel)(P...), dim3 grid, dim3 block,
+                        size_t shared, A&&... args) {
   cudaError_t status = cudaSuccess;
   // More than 48 KiB must be asked for (227 KiB at most on sm_90 and sm_100).
   if (shared > 48 * 1024) {
@@ -161,7 +159,10 @@ const char* launch_on(StreamHandle stream, const char*, bool early, void (*kerne
     config.numAttrs = early ? 1 : 0;
     status = cudaLaunchKernelEx(&config, kernel, P(static_cast<A&&>(args))...);
   }
-  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+  if (status == cudaSuccess) return {};
+  const bool memory = status == cudaErrorMemoryAllocation;  // a kernel's code is loaded when it is launched first
+  if (memory) cudaGetLastError();                           // not sticky
+  return {cudaGetErrorString(status), memory};
 }
 
 }  // namespace di::kernels::cuda
