@@ -56,20 +56,8 @@ Result<std::vector<std::vector<int32_t>>> read_prompts(const std::string& path, 
 // A model, and requests of one kind for it.
 class Bench {
  public:
-  static Result<Bench> load(const BenchOfflineOptions& options, const SystemClock& clock) {
-    Bench out(options, clock);
-    auto loaded = load_model(options.model, codec::ApiPolicy::kExtended, clock);
-    if (!loaded) {
-      const int status = loaded.error().exit_status;
-      return fail(status == kNoMemory   ? Errc::kResourceExhausted
-                  : status == kBadModel ? Errc::kNotFound
-                  : status == kUsage    ? Errc::kInvalidRequest
-                                        : Errc::kUnavailable,
-                  "{}", loaded.error().message);
-    }
-    out.model_ = std::move(*loaded);
-    return out;
-  }
+  Bench(const BenchOfflineOptions& options, const SystemClock& clock, std::unique_ptr<LocalModel> model)
+      : options_(options), clock_(clock), model_(std::move(model)) {}
 
   const codec::Tokenizer& tokenizer() const { return *model_->tokenizer; }
 
@@ -114,8 +102,6 @@ class Bench {
   }
 
  private:
-  Bench(const BenchOfflineOptions& options, const SystemClock& clock) : options_(options), clock_(clock) {}
-
   engine::GenerateRequest request(const std::vector<int32_t>& prompt) {
     engine::GenerateRequest out;
     out.prompt = prompt;
@@ -142,9 +128,7 @@ Result<void> write_result(const BenchOfflineOptions& options, const Json& result
   return {};
 }
 
-Result<void> measure_latency(const BenchOfflineOptions& options) {
-  const SystemClock clock;
-  Bench bench = DI_TRY(Bench::load(options, clock));
+Result<void> measure_latency(Bench& bench, const BenchOfflineOptions& options) {
   std::mt19937_64 random(options.seed);
   std::vector<double> seconds;
   for (int64_t round = -options.warmups; round < options.iterations; ++round) {
@@ -170,11 +154,7 @@ Result<void> measure_latency(const BenchOfflineOptions& options) {
   return write_result(options, result);
 }
 
-Result<void> measure_throughput(const BenchOfflineOptions& options) {
-  const SystemClock clock;
-  BenchOfflineOptions o = options;
-  o.model.max_queue_size = std::max(o.model.max_queue_size, o.num_prompts);
-  Bench bench = DI_TRY(Bench::load(o, clock));
+Result<void> measure_throughput(Bench& bench, const BenchOfflineOptions& o) {
   std::mt19937_64 random(o.seed);
   std::vector<std::vector<int32_t>> prompts;
   if (!o.dataset_path.empty()) prompts = DI_TRY(read_prompts(o.dataset_path, bench.tokenizer(), o.num_prompts));
@@ -200,23 +180,32 @@ Result<void> measure_throughput(const BenchOfflineOptions& options) {
   return write_result(o, result);
 }
 
-int status_of(const char* name, const Result<void>& done) {
+// Loads the model, measures, and gives the status to end with.
+int run(const char* name, const BenchOfflineOptions& options,
+        Result<void> (*measure)(Bench&, const BenchOfflineOptions&)) {
+  const auto complain = [name](const std::string& message, int status) {
+    std::fprintf(stderr, "deepinfer bench %s: %s\n", name, message.c_str());
+    return status;
+  };
+  const SystemClock clock;
+  auto model = load_model(options.model, codec::ApiPolicy::kExtended, clock);
+  if (!model) return complain(model.error().message, model.error().exit_status);
+  Bench bench(options, clock, std::move(*model));
+  const Result<void> done = measure(bench, options);
   if (done) return kOk;
-  std::fprintf(stderr, "deepinfer bench %s: %s\n", name, done.error().message.c_str());
-  return done.error().code == Errc::kInvalidRequest      ? kUsage
-         : done.error().code == Errc::kNotFound          ? kBadModel
-         : done.error().code == Errc::kResourceExhausted ? kNoMemory
-                                                         : kFailed;
+  return complain(done.error().message, done.error().code == Errc::kInvalidRequest ? kUsage : kFailed);
 }
 
 }  // namespace
 
 int bench_latency(const BenchOfflineOptions& options) {
-  return status_of("latency", measure_latency(options));
+  return run("latency", options, measure_latency);
 }
 
 int bench_throughput(const BenchOfflineOptions& options) {
-  return status_of("throughput", measure_throughput(options));
+  BenchOfflineOptions all_wait = options;
+  all_wait.model.max_queue_size = std::max(options.model.max_queue_size, options.num_prompts);
+  return run("throughput", all_wait, measure_throughput);
 }
 
 }  // namespace di::cli
