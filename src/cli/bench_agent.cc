@@ -20,7 +20,7 @@ struct Turn {
 };
 
 // Sends one request and waits for its end.
-Result<Turn> ask(engine::Engine& engine, const std::vector<int32_t>& prompt, int64_t max_tokens) {
+Result<Turn> ask(engine::EngineApi& engine, const std::vector<int32_t>& prompt, int64_t max_tokens) {
   std::mutex mutex;
   std::condition_variable done;
   Turn turn;
@@ -55,7 +55,7 @@ Result<std::vector<Turn>> play(const BenchAgentOptions& options, bool prefix_cac
   const SystemClock clock;
   auto loaded = load_model(model, codec::ApiPolicy::kExtended, clock);
   if (!loaded) return fail(Errc::kInvalidRequest, "{}", loaded.error().message);
-  engine::Engine& engine = *(*loaded)->engine;
+  engine::EngineApi& engine = *(*loaded)->engine;
   std::mt19937 random(5);
   const auto text = [&](int32_t n) {
     std::vector<int32_t> out;

@@ -159,6 +159,12 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
   app.add_option("--test-blocks", o.test_blocks, "KV blocks of a mock or scripted engine")
       ->check(above_zero())
       ->group("Inspection");
+  app.add_flag("--test-prefill", o.test_prefill,
+               "Compute prompts in an engine of their own, in this process, which hands them over")
+      ->group("Inspection");
+  add_duration(app, "--test-transfer-timeout", o.test_transfer_timeout_ms,
+               "From a request's arrival to the end of its hand-over with --test-prefill (300s)");
+  app.get_option("--test-transfer-timeout")->group("Inspection");
   app.add_flag("--reference-kernels", o.reference_kernels, "Use the plain operators that define the results (slow)")
       ->group("Inspection");
 }

@@ -16,6 +16,7 @@
 #include "cli/test_engine.h"
 #include "codec/tokenizer/spelling.h"
 #include "engine/engine.h"
+#include "engine/engine_pair.h"
 #include "engine/model_runner.h"
 #include "engine/speculative/curve_cache.h"
 #include "server/constraint.h"
@@ -224,12 +225,28 @@ std::string describe_reuse(const engine::EngineInfo& info, const engine::ReuseOp
                      info.replay_keep > 0 ? fmt::format(" (keep {})", info.replay_keep) : "");
 }
 
+LoadError engine_error(const Error& error) {
+  return {error.code == Errc::kResourceExhausted ? kNoMemory : kUsage, error.message};
+}
+
+// With a runner for prompts: two engines, of which the first computes them and hands them over.
 std::optional<LoadError> start_engine(LocalModel& out, std::unique_ptr<engine::Runner> runner,
-                                      engine::EngineOptions options, const Clock& clock) {
+                                      std::unique_ptr<engine::Runner> prompts, const engine::EngineOptions& options,
+                                      const ModelOptions& model, const Clock& clock) {
   auto engine = engine::Engine::create(std::move(runner), options, clock);
-  if (!engine)
-    return LoadError{engine.error().code == Errc::kResourceExhausted ? kNoMemory : kUsage, engine.error().message};
+  if (!engine) return engine_error(engine.error());
   out.engine = std::move(*engine);
+  if (prompts == nullptr) return std::nullopt;
+  engine::EngineOptions first = options;
+  first.speculation.mode = engine::SpeculationMode::kOff;
+  first.trace = nullptr;  // of one engine's steps
+  first.recorder = nullptr;
+  auto prefill = engine::Engine::create(std::move(prompts), first, clock);
+  if (!prefill) return engine_error(prefill.error());
+  auto pair = engine::EnginePair::create(std::move(*prefill), std::move(out.engine),
+                                         {.transfer_timeout_ns = model.test_transfer_timeout_ms * kNsPerMs}, clock);
+  if (!pair) return engine_error(pair.error());
+  out.engine = std::move(*pair);
   return std::nullopt;
 }
 
@@ -249,6 +266,12 @@ Result<void> open_records(const ModelOptions& options, LocalModel& model, engine
 constexpr int64_t kTestContext = 1 << 20;
 constexpr int32_t kTestBlockTokens = 128;
 
+// What steps of a mock or script take, known without measuring.
+engine::CostCurve test_curve(const engine::ScriptedOptions& script, int32_t rows) {
+  const auto ms = [&](int32_t n) { return static_cast<double>(script.step_ns + script.row_ns * n) * 1e-6 + 1e-3; };
+  return engine::CostCurve::create({{1, ms(1)}, {std::max(2, rows), ms(rows)}}).value();
+}
+
 // Mock and scripted engines: of the model folder, only the tokenizer is used.
 std::optional<LoadError> start_test_engine(LocalModel& out, const EngineChoice& choice, const ModelOptions& options,
                                            const Clock& clock) {
@@ -263,12 +286,15 @@ std::optional<LoadError> start_test_engine(LocalModel& out, const EngineChoice& 
       static_cast<int32_t>(std::max(context, int64_t{options.max_num_seqs} * 8192) / kTestBlockTokens) + 2;
   if (options.test_blocks > 0) script->n_blocks = options.test_blocks + 1;
   out.system_fingerprint = fingerprint(options.folder, options.engine);
-  std::unique_ptr<engine::Runner> runner = engine::make_scripted_runner(std::move(*script), clock);
+  std::unique_ptr<engine::Runner> prompts;
+  if (options.test_prefill) prompts = engine::make_scripted_runner(*script, clock);
+  std::unique_ptr<engine::Runner> runner = engine::make_scripted_runner(*script, clock);
   engine::EngineOptions settings = engine_options(options, runner->info());
   settings.reuse.prefix_cache = options.prefix_cache;
   settings.reuse.replay = true;  // there is no sliding window to be kept
+  settings.speculation.curve = test_curve(*script, settings.max_num_batched_tokens);
   if (const Result<void> ok = open_records(options, out, settings); !ok) return LoadError{kUsage, ok.error().message};
-  if (auto error = start_engine(out, std::move(runner), settings, clock)) return error;
+  if (auto error = start_engine(out, std::move(runner), std::move(prompts), settings, options, clock)) return error;
   out.summary =
       fmt::format("engine {} with the tokenizer of {} as {}; context {}, {} sequences", options.engine, options.folder,
                   served_names(options)[0], out.engine->info().max_model_len, options.max_num_seqs);
@@ -369,21 +395,32 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(const ModelOpti
   }
 
   stage(0.3, "weights");
-  Result<Backend> backend = open_backend(options.device, options.threads, options.reference_kernels);
-  if (!backend) {
+  const auto open = [&]() -> std::expected<Backend, LoadError> {
+    Result<Backend> backend = open_backend(options.device, options.threads, options.reference_kernels);
+    if (backend) return std::move(*backend);
     const Errc code = backend.error().code;
     return std::unexpected(LoadError{code == Errc::kUnavailable      ? kNoMemory
                                      : code == Errc::kInvalidRequest ? kUsage
                                                                      : kFailed,
                                      backend.error().message});
-  }
-  out->backend = std::move(*backend);
+  };
+  out->backend = DI_TRY(open());
   const kernels::Ops& ops = *out->backend.ops;
   engine::ModelRunnerOptions wanted = runner_options(options);
   if (out->backend.memory_for_kv > 0) wanted.kv_memory_cap_bytes = out->backend.memory_for_kv;
-  auto runner = engine::load_model_runner(options.folder, wanted, {ops, *out->backend.stream, *out->backend.device},
-                                          [&] { return token_texts(*out->tokenizer); });
+  const auto load = [&](const Backend& backend) {
+    return engine::load_model_runner(options.folder, wanted, {ops, *backend.stream, *backend.device},
+                                     [&] { return token_texts(*out->tokenizer); });
+  };
+  auto runner = load(out->backend);
   if (!runner) return std::unexpected(load_error(runner.error()));
+  std::unique_ptr<engine::Runner> prompts;
+  if (options.test_prefill) {
+    out->prefill_backend = DI_TRY(open());
+    auto second = load(*out->prefill_backend);
+    if (!second) return std::unexpected(load_error(second.error()));
+    prompts = std::move(*second);
+  }
   const model::ModelConfig& config = (*runner)->config();
   if (out->tokenizer->vocab_size() > config.vocab_size) {
     return std::unexpected(
@@ -411,7 +448,8 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(const ModelOpti
                  fmt::format("{} {} {} {}", out->system_fingerprint, DI_VERSION, out->backend.place, machine()), clock);
   if (!curve) return std::unexpected(load_error(curve.error()));
   settings.speculation.curve = std::move(*curve);
-  if (auto error = start_engine(*out, std::move(*runner), settings, clock)) return std::unexpected(*error);
+  if (auto error = start_engine(*out, std::move(*runner), std::move(prompts), settings, options, clock))
+    return std::unexpected(*error);
 
   out->summary = fmt::format(
       "model {} ({}, {} weights) as {}; {} on {}, {} activations, {} KV; {} KV in {} blocks of {} tokens and "

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,6 +25,7 @@ std::vector<std::string> served_names(const ModelOptions& options);
 // Members are in the order they are made; the engine goes first.
 struct LocalModel {
   Backend backend;
+  std::optional<Backend> prefill_backend;  // of an engine for prompts alone
   codec::TokenizerRef tokenizer;
   codec::CodecOptions codec;
   bool vision = false;  // takes images
@@ -33,7 +35,7 @@ struct LocalModel {
   std::unique_ptr<engine::Trace> trace;  // written to trace_file at the end, where one is named
   std::string trace_file;
   std::unique_ptr<engine::ScheduleRecorder> recorder;
-  std::unique_ptr<engine::Engine> engine;
+  std::unique_ptr<engine::EngineApi> engine;
 
   LocalModel() = default;
   ~LocalModel();

@@ -57,6 +57,8 @@ struct ModelOptions {
   std::vector<std::string> ablate;       // kAblations
   std::string engine = "real";           // see cli/test_engine.h
   int32_t test_blocks = 0;               // KV blocks of a mock or scripted engine; 0: enough
+  bool test_prefill = false;             // an engine of their own for prompts, which hands them over
+  int64_t test_transfer_timeout_ms = 300'000;
   bool reject_missing_reasoning = false;
   bool open_sampling = false;      // temperature and the like as requested, in thinking mode too
   bool reference_kernels = false;  // slow twins instead of the fast operators

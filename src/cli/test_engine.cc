@@ -29,8 +29,31 @@ struct MockSettings {
   double prefill_tps = 0;  // prompt tokens per second; 0: no time
   double step_ms = 0;
   double seq_ms = 0;
-  int64_t tokens = 64;  // of an answer, before its end
+  int64_t tokens = 64;         // of an answer, before its end
+  std::vector<double> accept;  // engine::ScriptedOptions::acceptance
 };
+
+constexpr size_t kMostDrafts = 16;
+
+// 0.9:0.7:… with one number a draft.
+Result<std::vector<double>> read_acceptance(std::string_view text) {
+  std::vector<double> out;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(':', at), text.size());
+    double value = -1;
+    const char* last = text.data() + end;
+    if (std::from_chars(text.data() + at, last, value).ptr != last || value < 0 || value > 1 ||
+        out.size() == kMostDrafts) {
+      return fail(Errc::kInvalidRequest,
+                  "--engine mock: accept is `{}`, expected 1 to {} numbers from 0 to 1, as in "
+                  "accept=0.9:0.7",
+                  text, kMostDrafts);
+    }
+    out.push_back(value);
+    at = end + 1;
+  }
+  return out;
+}
 
 Result<MockSettings> read_mock(const std::string& text) {
   MockSettings out;
@@ -40,6 +63,10 @@ Result<MockSettings> read_mock(const std::string& text) {
     at = end + 1;
     const size_t equals = item.find('=');
     const std::string key = item.substr(0, equals);
+    if (key == "accept" && equals != std::string::npos) {
+      out.accept = DI_TRY(read_acceptance(std::string_view(item).substr(equals + 1)));
+      continue;
+    }
     double value = -1;
     if (equals != std::string::npos) {
       const char* last = item.data() + item.size();
@@ -52,7 +79,7 @@ Result<MockSettings> read_mock(const std::string& text) {
     if (value < 0 || (target == nullptr && key != "tokens")) {
       return fail(Errc::kInvalidRequest,
                   "--engine mock: `{}` is no setting; expected prefill_tps, step_ms, seq_ms or tokens with a value of "
-                  "at least 0",
+                  "at least 0, or accept with the chance of each draft",
                   item);
     }
     if (target != nullptr) {
@@ -77,6 +104,8 @@ std::vector<TokenId> words_of(const codec::Tokenizer& tokenizer) {
 
 void set_up_mock(const MockSettings& settings, const codec::TokenizerRef& tokenizer, engine::ScriptedOptions& out) {
   out.backend = "mock";
+  out.acceptance = settings.accept;
+  out.max_drafts = static_cast<int32_t>(settings.accept.size());
   out.prompt_row_ns = settings.prefill_tps > 0 ? static_cast<int64_t>(1e9 / settings.prefill_tps) : 0;
   out.step_ns = static_cast<int64_t>(settings.step_ms * kNsPerMsD);
   out.sequence_ns = static_cast<int64_t>(settings.seq_ms * kNsPerMsD);
@@ -214,12 +243,33 @@ Result<void> read_fault(const Json& line, ScriptedAnswer& answer) {
   if (fault == nullptr) return {};
   const std::string kind = DI_TRY(json_string(*fault, "kind"));
   answer.fault_at = fault->find_value("at") != nullptr ? static_cast<int32_t>(DI_TRY(json_i64(*fault, "at"))) : 0;
-  answer.fault = kind == "error"   ? ScriptedFault::kError
-                 : kind == "hang"  ? ScriptedFault::kHang
-                 : kind == "crash" ? ScriptedFault::kCrash
-                                   : ScriptedFault::kNone;
-  if (answer.fault == ScriptedFault::kNone)
-    return fail(Errc::kInvalidRequest, "fault: kind is `{}`, expected error, hang or crash", kind);
+  answer.fault = kind == "error"             ? ScriptedFault::kError
+                 : kind == "hang"            ? ScriptedFault::kHang
+                 : kind == "crash"           ? ScriptedFault::kCrash
+                 : kind == "late_completion" ? ScriptedFault::kLateCompletion
+                 : kind == "wrong_order"     ? ScriptedFault::kWrongOrder
+                 : kind == "damage"          ? ScriptedFault::kDamage
+                                             : ScriptedFault::kNone;
+  if (answer.fault == ScriptedFault::kNone) {
+    return fail(Errc::kInvalidRequest,
+                "fault: kind is `{}`, expected error, hang, crash, late_completion, wrong_order or damage", kind);
+  }
+  if (answer.fault != ScriptedFault::kLateCompletion) return {};
+  const double ms = fault->find_value("ms") == nullptr ? -1 : fault->find_value("ms")->to_double().value_or(-1);
+  if (ms < 0) return fail(Errc::kInvalidRequest, "fault: late_completion needs ms, at least 0");
+  answer.late_ns = static_cast<int64_t>(ms * kNsPerMsD);
+  return {};
+}
+
+Result<void> read_accepted(const Json& line, ScriptedAnswer& answer) {
+  const Json* list = line.find_value("accepted");
+  if (list == nullptr) return {};
+  if (!list->is_array()) return bad("accepted", "a list of numbers of drafts", *list);
+  for (const Json& item : list->as_array()) {
+    const std::optional<int64_t> n = item.to_i64();
+    if (!n || *n < 0 || *n > static_cast<int64_t>(kMostDrafts)) return bad("accepted", "0 to 16 drafts", item);
+    answer.accepted.push_back(static_cast<int32_t>(*n));
+  }
   return {};
 }
 
@@ -228,7 +278,7 @@ Result<ScriptLine> read_line(const Json& line, const codec::Tokenizer& tokenizer
   if (!line.is_object()) return bad("line", "an object", line);
   for (const JsonMember& member : line.as_object()) {
     static constexpr std::string_view kKnown[] = {"match", "match_sha256", "text",     "tokens", "bytes",
-                                                  "split", "delays_ms",    "logprobs", "fault"};
+                                                  "split", "delays_ms",    "logprobs", "fault",  "accepted"};
     if (std::find(std::begin(kKnown), std::end(kKnown), member.key) == std::end(kKnown))
       return fail(Errc::kInvalidRequest, "unknown member `{}`", member.key);
   }
@@ -240,6 +290,7 @@ Result<ScriptLine> read_line(const Json& line, const codec::Tokenizer& tokenizer
   DI_TRY(read_times(line, *answer));
   DI_TRY(read_logprobs(line, tokenizer, *answer));
   DI_TRY(read_fault(line, *answer));
+  DI_TRY(read_accepted(line, *answer));
   out.answer = std::move(answer);
   return out;
 }
@@ -282,6 +333,9 @@ Result<engine::ScriptedOptions> test_engine_options(const EngineChoice& choice, 
     return out;
   }
   std::vector<ScriptLine> lines = DI_TRY(read_script(choice.argument, *tokenizer));
+  for (const ScriptLine& line : lines) {
+    for (const int32_t n : line.answer->accepted) out.max_drafts = std::max(out.max_drafts, n);
+  }
   out.answer = [lines = std::move(lines), tokenizer](std::span<const int32_t> prompt) -> ScriptedAnswerRef {
     const std::string text = tokenizer->decode(prompt);
     for (const ScriptLine& line : lines) {

@@ -9,6 +9,8 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +18,7 @@
 
 #include "base/metrics.h"
 #include "base/result.h"
+#include "base/sha256.h"
 #include "engine/speculative/stats.h"
 #include "kv/block_hash.h"
 #include "kv/prefix_cache.h"
@@ -59,6 +62,9 @@ struct SamplingParams {
 // Classes of traffic, most urgent first (engine.md §3.6): chat, agent, batch of server.md §4.1; `pin` counts as agent.
 enum class TrafficClass : uint8_t { kInteractive, kAgent, kBatch };
 
+class Transfer;
+using TransferRef = std::shared_ptr<Transfer>;
+
 // Positions of the prompt whose KV depends on an image: the placeholder's ids are the same for all.
 using MediaSpan = kv::MediaSpan;
 
@@ -87,6 +93,11 @@ struct GenerateRequest {
   int64_t ttft_target_ms = 0;     // refuse it when the queue is longer than that; 0: the engine's own target
   int64_t queue_deadline_ns = 0;  // on the engine's clock; 0: none. Reached while waiting: the request ends
   int64_t deadline_ns = 0;        // reached at any time: the request ends
+  // Hand-over between engines (transfer.h), of requests with one choice and at least one token. `send`: only the prompt
+  // and the first token are computed here; no token is put out, and the request ends when the other side has it, with
+  // kLength. `receive`: the prompt is computed there, and this engine goes on behind it.
+  TransferRef send;
+  TransferRef receive;
 };
 
 enum class FinishReason : uint8_t {
@@ -135,6 +146,7 @@ struct Output {
   Error error;  // of kError: kDeadlineExceeded, kResourceExhausted (waited too long, or no memory for its step),
                 // kUnavailable (engine stopped, device lost), kInternal
   bool constraint_failed = false;  // of kError: the constraint ran into its limits or contradicts other parameters
+  bool transfer_failed = false;    // of kError: the prompt did not arrive; handed over once more, it may
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // of the prompt, taken from a cache
   CacheReport cache;          // of this choice's first admission
@@ -174,6 +186,8 @@ struct EngineInfo {
   int32_t replay_keep = 0;                      // rows kept by truncated prefill
   std::string kv_dtype;                         // "fp4", "fp32", … for dashboards
   std::string backend;                          // "cpu-avx2", "scripted", …
+  // Of what is handed over between engines: equal where one can read the other's. Absent: nothing can be.
+  std::optional<Sha256> transfer_compat;
 };
 
 inline constexpr std::array<double, 16> kIterationTokenBounds = {1,   8,    16,   32,   64,   128,  256,  512,
@@ -210,6 +224,7 @@ struct EngineStats {
   int64_t waiting_tokens = 0;
   int64_t used_blocks = 0;
   int64_t total_blocks = 0;
+  int64_t leased_blocks = 0;  // of these, of requests between two engines
   int64_t used_slots = 0;
   int64_t total_slots = 0;
   uint64_t steps = 0;
@@ -229,10 +244,14 @@ struct EngineStats {
   // the device's peak that it is, while forward passes ran (0: peak unknown).
   double flops = 0;
   double flops_utilisation = 0;
-  int64_t chunked = 0;    // running sequences whose prompt is not computed yet
-  uint64_t finished = 0;  // choices that ended by themselves
-  uint64_t aborted = 0;   // by cancel()
-  uint64_t failed = 0;    // by an error or a deadline
+  int64_t chunked = 0;              // running sequences whose prompt is not computed yet
+  uint64_t finished = 0;            // choices that ended by themselves
+  uint64_t aborted = 0;             // by cancel()
+  uint64_t failed = 0;              // by an error or a deadline
+  uint64_t transfers_sent = 0;      // requests handed over to another engine …
+  uint64_t transfers_received = 0;  // … taken over from one …
+  uint64_t transfers_failed = 0;    // … and those that were to be
+  uint64_t transfer_bytes = 0;      // read here for another engine
   // Of the finished ones.
   uint64_t input_tokens = 0;
   uint64_t output_tokens = 0;

@@ -172,6 +172,9 @@ Result<void> DeviceStep::forward(const StepInput& input) {
   if (!input.block_copies.empty() || !input.slot_copies.empty()) {
     runner_.copy(input.block_copies, input.slot_copies);
   }
+  for (const StepRows& rows : input.rows) {
+    if (rows.receive != nullptr) DI_TRY(receive(rows));
+  }
   begin_masks(input);
   Result<LogitsView> logits = runner_.forward(chunks_, tags_);
   filled_ = masks_.finish(input.rows.size() > 1);
@@ -244,6 +247,7 @@ std::vector<RowsOutput> DeviceStep::sample(const StepInput& input, const SampleI
                          : result.skipped ? 0
                                           : std::max<int32_t>(1, static_cast<int32_t>(result.tokens.size()));
     result.window = save_window(rows, lane, first_position_[i] + stay);
+    if (rows.send != nullptr) send(rows, lane);
     lane.skipped = result.skipped;
     if (result.skipped) {
       skip(i, rows, lane, job);
@@ -276,6 +280,29 @@ void DeviceStep::move_window(bool save, int32_t slot, kv::SwaEntry& entry) {
     runner_.load_window(slot, entry);
   }
   moves_.push_back({save, static_cast<int64_t>(entry.bytes.size()), clock_.now_ns() - begin});
+}
+
+Result<void> DeviceStep::receive(const StepRows& rows) {
+  const Lane& lane = lanes_[static_cast<size_t>(rows.slot)];
+  const int32_t blocks = blocks_for(rows.begin, runner_.info().block_tokens);
+  for (int32_t i = rows.receive_from; i < blocks; ++i) {
+    DI_TRY(runner_.write_block(lane.block_table[static_cast<size_t>(i)], rows.receive->block(i)));
+  }
+  return runner_.write_state(rows.slot, rows.begin, rows.receive->state());
+}
+
+void DeviceStep::send(const StepRows& rows, const Lane& lane) {
+  const auto prompt = std::span(lane.tokens).first(static_cast<size_t>(lane.spec->prompt_tokens));
+  rows.send->inject(runner_.transfer_fault({rows.sequence, lane.spec->prompt_tokens}, prompt));
+  for (int32_t i = rows.send_from; i < rows.send_to; ++i) {
+    Transfer::Bytes bytes = runner_.read_block(lane.block_table[static_cast<size_t>(i)]);
+    sent_bytes_ += static_cast<int64_t>(bytes.size());
+    if (!rows.send->write(i, std::move(bytes))) return;  // given up: nobody wants the rest
+  }
+  if (!rows.sample) return;
+  Transfer::Bytes state = runner_.read_state(rows.slot, rows.begin + rows.count);
+  sent_bytes_ += static_cast<int64_t>(state.size());
+  rows.send->write_state(std::move(state));
 }
 
 // `end`: positions that stay.

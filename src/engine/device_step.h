@@ -52,6 +52,14 @@ struct StepRows {
   std::vector<std::pair<int32_t, int32_t>> replaced_blocks;  // place in the table, block with the same contents
   kv::SwaEntryRef window_load;                               // of an admission: the slot starts from there
   kv::SwaEntryRef window_save;  // to be filled when the sequence reaches its position, in this step or a later one
+  // Hand-over (engine/transfer.h). Of an admission: the bytes for the blocks at these places of the table, and the
+  // state at position begin.
+  TransferRef receive;
+  int32_t receive_from = 0;
+  // To be read when the chunk is computed: these places of the table, with the last chunk also the state.
+  TransferRef send;
+  int32_t send_from = 0;
+  int32_t send_to = 0;
 };
 
 struct StepInput {
@@ -104,6 +112,7 @@ struct StepOutput {
   int64_t idle_ns = 0;  // of that, without a step to work on
   double flops = 0;     // of the rows computed (Runner::row_flops)
   std::vector<WindowMove> moves;
+  int64_t sent_bytes = 0;  // read for other engines
 };
 
 // The device's knowledge of a sequence.
@@ -145,6 +154,8 @@ class DeviceStep {
   double flops() const;  // of the last forward()
   // Windows that were moved since the last call.
   std::vector<WindowMove> take_moves() { return std::exchange(moves_, {}); }
+  // Bytes read for other engines since the last call.
+  int64_t take_sent_bytes() { return std::exchange(sent_bytes_, 0); }
 
  private:
   void fill_lanes(const StepInput& input);
@@ -162,6 +173,8 @@ class DeviceStep {
   void read_prompt_logprobs(const StepRows& rows, const Lane& lane, float*& logits, RowsOutput& out);
 
   void move_window(bool save, int32_t slot, kv::SwaEntry& entry);
+  Result<void> receive(const StepRows& rows);
+  void send(const StepRows& rows, const Lane& lane);
 
   Runner& runner_;
   const Clock& clock_;
@@ -182,6 +195,7 @@ class DeviceStep {
   std::span<const MaskJob> filled_;  // masks of the constrained row groups, in order
   int32_t decode_rows_ = 0;
   std::vector<WindowMove> moves_;
+  int64_t sent_bytes_ = 0;
   int32_t prompt_rows_ = 0;
   // Outputs of the last step, by its row groups: what the next one is fed with.
   std::vector<int32_t> accepted_;  // -1: nothing, not even its first position

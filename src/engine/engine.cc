@@ -10,6 +10,14 @@
 namespace di::engine {
 namespace {
 
+// What both sides of a hand-over must agree about (kv-cache.md §8.2).
+Sha256 compat_of(const RunnerInfo& runner) {
+  kv::RootFields fields = runner.identity;
+  fields.block_tokens = runner.block_tokens;
+  const kv::BlockKey root = kv::root_key(fields);
+  return sha256(fmt::format("deepinfer/transfer/1 {} {}", to_hex(root), runner.state_form));
+}
+
 Result<EngineInfo> plan_info(const RunnerInfo& runner, const EngineOptions& options) {
   EngineInfo info;
   info.vocab_size = runner.vocab_size;
@@ -20,6 +28,7 @@ Result<EngineInfo> plan_info(const RunnerInfo& runner, const EngineOptions& opti
   info.slot_bytes = runner.slot_bytes;
   info.kv_dtype = runner.kv_dtype;
   info.backend = runner.backend;
+  if (runner.transfers) info.transfer_compat = compat_of(runner);
   info.max_num_seqs = options.max_num_seqs;
   const ReuseOptions& reuse = options.reuse;
   info.prefix_cache = reuse.prefix_cache && runner.window > 0;
@@ -154,8 +163,12 @@ std::expected<RequestId, Rejection> Engine::submit(GenerateRequest request, Outp
   entry->spec = std::move(request);
   entry->sink = std::move(sink);
   entry->arrival_ns = clock_.now_ns();
+  const TransferRef send = entry->spec.send;
+  const TransferRef receive = entry->spec.receive;
+  watch_transfer(send, receive, [this] { commands_.push(Wake{}); });
   if (info_.prefix_cache) entry->chain = chain_of(entry->spec);  // on the caller's thread: long prompts take their time
   if (!commands_.push(std::move(entry))) {
+    watch_transfer(send, receive, nullptr);
     queued_tokens_.fetch_sub(tokens);
     queued_requests_.fetch_sub(1);
     return std::unexpected(Rejection{RejectReason::kStopped, Error{Errc::kUnavailable, "the engine has stopped"}, 0});
@@ -211,6 +224,7 @@ void Engine::run() {
       blocks_.set_time(clock_.now_ns());
       take_commands();
       end_expired();
+      step_transfers();
       // Nothing in flight and nothing to launch: all that wait need something from outside.
       if (!step() && !sequences_.empty()) commands_.wait_for(5ms);
     } catch (const std::exception& e) {
@@ -236,6 +250,7 @@ void Engine::take_commands() {
       answer(*question);
       continue;
     }
+    if (std::holds_alternative<Wake>(command)) continue;
     if (std::holds_alternative<Flush>(command)) {
       blocks_.clear();
       windows_.clear();
@@ -266,7 +281,12 @@ void Engine::add_request(std::unique_ptr<Request> owned) {
     seq->times.arrival_ns = request.arrival_ns;
     seq->chain = request.chain;
     request.choices.push_back(seq->id);
-    enqueue(*seq, false);
+    transfers_ += request.spec.send != nullptr || request.spec.receive != nullptr ? 1 : 0;
+    if (request.spec.receive != nullptr) {
+      incoming_.push_back(seq.get());
+    } else {
+      enqueue(*seq, false);
+    }
     sequences_.emplace(seq->id, std::move(seq));
   }
 }
@@ -303,11 +323,13 @@ void Engine::end_request(Request& request, FinishReason reason, const Error& err
 
 void Engine::publish_stats() {
   counters_.running = static_cast<int64_t>(running_.size());
-  counters_.waiting = static_cast<int64_t>(waiting_.size());
+  counters_.waiting = static_cast<int64_t>(waiting_.size() + incoming_.size());
   counters_.chunked =
       std::count_if(running_.begin(), running_.end(), [](const Sequence* s) { return s->computed < s->prompt_tokens; });
   counters_.waiting_tokens = 0;
   for (const Sequence* seq : waiting_) counters_.waiting_tokens += seq->length();
+  counters_.leased_blocks = 0;
+  for (const Sequence* seq : running_) counters_.leased_blocks += seq->parked ? std::ssize(seq->blocks) : 0;
   counters_.speculation = planner_.stats();
   counters_.used_blocks = blocks_.used_count();
   counters_.total_blocks = blocks_.capacity();

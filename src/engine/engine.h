@@ -1,7 +1,8 @@
 // The engine: one thread that owns every request, the scheduler's queues and the memory pools, and launches steps while
 // there is work; a second one, the device's, computes and samples them (step_worker.h). Other threads talk to it
 // through a queue of commands. step.cc is one step; reuse.cc is where memory comes from and what is done with it
-// afterwards; what computes the logits is a Runner.
+// afterwards; engine_transfer.cc takes requests over from other engines and hands them over; what computes the logits
+// is a Runner.
 //
 // One turn of the loop, asynchronous: schedule and launch step n while the device computes n-1, then hand out what n-1
 // gave while the device computes n. The scheduler sees the results of n-2 and, for n-1, the most it can bring. Memory
@@ -96,11 +97,12 @@ class Engine final : public EngineApi {
     int32_t choice = -1;  // -1: all
   };
   struct Flush {};
+  struct Wake {};  // something has changed outside
   struct LookUp {
     kv::BlockChain chain;
     std::function<void(CacheLookup)> done;
   };
-  using Command = std::variant<std::unique_ptr<Request>, Cancel, Flush, LookUp>;
+  using Command = std::variant<std::unique_ptr<Request>, Cancel, Flush, LookUp, Wake>;
 
   Engine(std::unique_ptr<Runner> runner, const EngineOptions& options, EngineInfo info, DraftPlanner planner,
          const Clock& clock);
@@ -156,6 +158,21 @@ class Engine final : public EngineApi {
   void publish_stats();
   void check_invariants() const;
 
+  // engine_transfer.cc
+  static void watch_transfer(const TransferRef& send, const TransferRef& receive, const std::function<void()>& wake);
+  void step_transfers();
+  void follow_transfer(Sequence& seq);
+  Sequence* next_incoming();
+  int32_t incoming_blocks(const Sequence& seq) const;
+  kv::PrefixMatch known_blocks(const Sequence& seq) const;
+  void take_in(Sequence& seq);
+  void take_arrived(Sequence& seq);
+  void commit_transfer(Sequence& seq, RowsOutput& output);
+  void order_send(Sequence& seq, const ScheduledRows& rows, StepRows& out) const;
+  bool may_send(const Sequence& seq) const;
+  void leave_transfer(Sequence& seq, FinishReason reason, const Error& error);
+  void end_transfer(Sequence& seq);
+
   // reuse.cc: the life of a sequence's memory, in this order.
   //   find_start     its turn to be admitted has come: what of it exists already? May be asked again in later steps.
   //   take_over      it is admitted with a slot: make seq.blocks, computed, cached_tokens, window_start and
@@ -209,6 +226,8 @@ class Engine final : public EngineApi {
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // by Sequence::id, all unfinished ones
   std::vector<Sequence*> running_;                                     // with a slot, in order of admission
   std::deque<Sequence*> waiting_;                                      // preempted ones, then by arrival
+  std::vector<Sequence*> incoming_;                                    // from other engines, no room for them yet
+  int32_t transfers_ = 0;                                              // sequences that are part of one
   struct Tenant {
     int32_t number = 0;
     int32_t requests = 0;  // unfinished

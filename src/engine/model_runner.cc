@@ -103,7 +103,10 @@ class LoadedModelRunner final : public ModelRunner {
                      : cache_.layout().main_format == kernels::KvFormat::kE4m3Ue8m0 ? "fp8"
                                                                                     : "fp32";
     info_.backend = backend.ops.name;
-    info_.copies = true;
+    info_.copies = info_.transfers = true;
+    info_.state_form =
+        fmt::format("window {}, {} rings of {}, drafts {}", parts_->config.sliding_window, cache_.layout().n_rings,
+                    kernels::record_bytes(cache_.layout().swa_format, parts_->config.head_dim), info_.max_drafts);
     flops_ = model::count_row_flops(parts_->config, parts_->schedule);
     info_.backtracking = cache_.layout().options.max_backtracking;
     set_windows();
@@ -145,6 +148,33 @@ class LoadedModelRunner final : public ModelRunner {
         [this](void* to, const void* from, size_t n) { forward_.write(to, from, static_cast<int64_t>(n)); });
   }
 
+  std::vector<std::byte> read_block(int32_t block) override {
+    std::vector<std::byte> out(static_cast<size_t>(info_.block_bytes));
+    forward_.read(out.data(), cache_.block(block), info_.block_bytes);
+    return out;
+  }
+  Result<void> write_block(int32_t block, std::span<const std::byte> bytes) override {
+    DI_TRY(check_size("block", bytes, info_.block_bytes));
+    forward_.write(cache_.block(block), bytes.data(), info_.block_bytes);
+    return {};
+  }
+  std::vector<std::byte> read_state(int32_t slot, int32_t position) override {
+    const WindowForm whole = form(kv::SwaLayers::kAll);
+    std::vector<std::byte> out(static_cast<size_t>(model::window_bytes(cache_.layout(), whole, position)));
+    model::save_window(cache_, whole, slot, position, out, [this](void* to, const void* from, size_t n) {
+      forward_.read(to, from, static_cast<int64_t>(n));
+    });
+    return out;
+  }
+  Result<void> write_state(int32_t slot, int32_t position, std::span<const std::byte> bytes) override {
+    const WindowForm whole = form(kv::SwaLayers::kAll);
+    DI_TRY(check_size("state", bytes, model::window_bytes(cache_.layout(), whole, position)));
+    model::load_window(cache_, whole, slot, position, bytes, [this](void* to, const void* from, size_t n) {
+      forward_.write(to, from, static_cast<int64_t>(n));
+    });
+    return {};
+  }
+
   Result<void> draft(std::span<const DraftStart> starts) override {
     draft_chunks_.clear();
     for (const DraftStart& s : starts) {
@@ -163,6 +193,10 @@ class LoadedModelRunner final : public ModelRunner {
   }
 
  private:
+  static Result<void> check_size(const char* what, std::span<const std::byte> bytes, int64_t expected) {
+    if (static_cast<int64_t>(bytes.size()) == expected) return {};
+    return fail(Errc::kInternal, "a {} of {} bytes was handed over, expected {}", what, bytes.size(), expected);
+  }
   // Inside the caches, by way of the host where it cannot reach them.
   void copy_bytes(std::byte* to, const std::byte* from, int64_t n) {
     copy_.resize(static_cast<size_t>(n));

@@ -103,6 +103,7 @@ Start Engine::find_start(Sequence& seq) {
     if (out.blocks > 0) out.idle_blocks = blocks_.match(seq.chain.keys().first(static_cast<size_t>(out.blocks))).kept;
     if (!choice.checkpoints.empty()) out.checkpoint = choice.checkpoints.front();
   }
+  if (!may_send(seq)) out.ready = false;
   out.computed = choice.plan.start;
   seq.start = std::move(choice);
   return out;

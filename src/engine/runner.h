@@ -5,9 +5,12 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "engine/api.h"
+#include "engine/transfer.h"
 #include "kv/block_hash.h"
 #include "kv/swa_cache.h"
 #include "model/batch.h"
@@ -33,6 +36,10 @@ struct RunnerInfo {
   int64_t window_bytes = 0;
   int64_t window_bytes_encoder = 0;  // 0: the model has no decoder half, prefill is never truncated
   kv::RootFields identity;           // of the KV it stores, without a domain
+  // Blocks and slots can be handed over to another engine (read_block … write_state); what their bytes depend on beside
+  // `identity`: the draft module.
+  bool transfers = false;
+  std::string state_form;
   const char* kv_dtype = "";
   const char* backend = "";
 };
@@ -91,6 +98,36 @@ class Runner {
   virtual void load_window(int32_t slot, const kv::SwaEntry& entry) {
     static_cast<void>(slot);
     static_cast<void>(entry);
+  }
+
+  // The bytes of a block, and of a slot that has computed the positions before `position` and no more than
+  // `backtracking` rows beyond; and both put where another engine goes on. Between forward passes, with
+  // RunnerInfo::transfers. Error: bytes of another size.
+  virtual std::vector<std::byte> read_block(int32_t block) {
+    static_cast<void>(block);
+    return {};
+  }
+  virtual std::vector<std::byte> read_state(int32_t slot, int32_t position) {
+    static_cast<void>(slot);
+    static_cast<void>(position);
+    return {};
+  }
+  virtual Result<void> write_block(int32_t block, std::span<const std::byte> bytes) {
+    static_cast<void>(block);
+    static_cast<void>(bytes);
+    return fail(Errc::kInternal, "this runner takes nothing over");
+  }
+  virtual Result<void> write_state(int32_t slot, int32_t position, std::span<const std::byte> bytes) {
+    static_cast<void>(slot);
+    static_cast<void>(position);
+    static_cast<void>(bytes);
+    return fail(Errc::kInternal, "this runner takes nothing over");
+  }
+  // What goes wrong when this request's prompt is handed over (scripts).
+  virtual TransferFault transfer_fault(const SequenceTag& tag, std::span<const int32_t> prompt) {
+    static_cast<void>(tag);
+    static_cast<void>(prompt);
+    return {};
   }
 
   // With RunnerInfo::max_drafts > 0. A draft round (speculative.md §1.3, §1.4) for sequences whose forward() is done:

@@ -33,12 +33,19 @@ enum class ScriptedFault : uint8_t {
   kError,  // the step fails
   kHang,   // the step does not end before the engine does
   kCrash,  // the process aborts
+  // When its prompt is handed over to another engine (transfer.h), whatever the token:
+  kLateCompletion,  // its end is seen late_ns after it was sent
+  kWrongOrder,      // its end overtakes its first block
+  kDamage,          // its bytes are not those that were sent
 };
 
 struct ScriptedAnswer {
   std::vector<ScriptedToken> tokens;  // then the end-of-sequence token, for ever
   int32_t fault_at = 0;               // before this token
   ScriptedFault fault = ScriptedFault::kNone;
+  int64_t late_ns = 0;
+  // Drafts that are right, by round: a round begins behind the tokens of the one before. Beyond its end: none.
+  std::vector<int32_t> accepted;
 };
 using ScriptedAnswerRef = std::shared_ptr<const ScriptedAnswer>;
 
@@ -49,7 +56,11 @@ struct ScriptedOptions {
   int32_t block_tokens = 128;
   int32_t n_blocks = 4097;
   int32_t n_slots = 17;
-  int32_t window = 0;  // > 0: prompts are reused, with so many positions computed again (engines with replay)
+  int32_t window = 0;      // > 0: prompts are reused, with so many positions computed again (engines with replay)
+  int32_t max_drafts = 0;  // > 0: there is a draft module, for `answer`
+  // How probable it is that draft 1, 2, … is right if those before it are, for answers that do not say how many are.
+  // Which ones are is a function of the prompt and the place in the answer.
+  std::vector<double> acceptance = {};
   const char* backend = "scripted";
   std::vector<Script> scripts;  // the first that matches; none: end of sequence at once
   // Asked once per sequence when set, instead of `scripts`. Null: end of sequence at once.

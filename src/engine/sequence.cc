@@ -47,7 +47,8 @@ SequenceSpecRef sequence_spec(const GenerateRequest& request, int32_t choice, co
   spec->stop.ignore_eos = request.ignore_eos;
   spec->stop.stop_token_ids = request.stop_token_ids;
   spec->stop.min_tokens = request.min_tokens;
-  spec->stop.max_tokens = request.max_tokens;
+  // The other engine goes on behind the first token.
+  spec->stop.max_tokens = request.send == nullptr ? request.max_tokens : 1;
   spec->stop.max_model_len = info.max_model_len;
   spec->prompt_tokens = static_cast<int32_t>(request.prompt.size());
   spec->prompt_logprobs = choice == 0 ? request.prompt_logprobs : -1;
@@ -105,6 +106,17 @@ std::expected<void, Rejection> check_request(const GenerateRequest& request, con
   const auto opening = std::span(request.prompt).last(static_cast<size_t>(request.constrained_prompt_tokens));
   if (const auto ok = make_matcher(request.constraint, request.stop_token_ids, opening); !ok) {
     return reject(RejectReason::kInvalid, "the end of the prompt: {}", ok.error().message);
+  }
+  if (request.send != nullptr || request.receive != nullptr) {
+    if (!info.transfer_compat) {
+      return reject(RejectReason::kInvalid, "the engine `{}` hands no requests over", info.backend);
+    }
+    if (request.n != 1 || request.max_tokens < 1 || (request.send != nullptr && request.receive != nullptr)) {
+      return reject(RejectReason::kInvalid,
+                    "a request that is handed over has n = 1, at least 1 token and one other engine; n is {}, "
+                    "max_tokens {}",
+                    request.n, request.max_tokens);
+    }
   }
   if (request.n < 1) return reject(RejectReason::kInvalid, "n is {}, expected at least 1", request.n);
   for (const int32_t token : request.stop_token_ids) {

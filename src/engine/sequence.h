@@ -64,6 +64,8 @@ struct StartChoice {
 // One choice.
 //   Waiting: no slot, no blocks, nothing computed, nothing in flight that counts (epoch tells older steps apart).
 //   Running: a slot and the blocks of [0, computed), where computed includes what launched steps will have computed.
+//   Parked: running, without rows to compute: its prompt comes from another engine, or goes to one
+//   (engine_transfer.cc).
 // Between launch and processing of a step that samples, `pending` tokens are on the device only; lengths that the
 // scheduler sees take the most that may come, ends take the fewest.
 struct Sequence {
@@ -101,6 +103,11 @@ struct Sequence {
   int32_t window_kept = 0;     // position of the last window kept while decoding
   CacheReport cache;           // of its first admission
 
+  bool parked = false;
+  int32_t offered_blocks = 0;  // of a prompt that is handed over: launched to be read
+  TransferRef arrived;         // taken over, not yet launched: what its memory is filled with
+  int32_t known_blocks = 0;    // of that, blocks that were here already
+
   bool drafted = false;  // its last launched step drafts for the next one
   SequenceConfidences confidences;
   int64_t draft_rounds = 0;
@@ -111,11 +118,13 @@ struct Sequence {
   RequestTimes times;
   std::vector<OutputToken> prompt_logprobs;  // collected until the first output
   bool constraint_failed = false;            // how it ends
+  bool transfer_failed = false;              // the same
 
   int32_t length() const { return static_cast<int32_t>(tokens.size()); }
   int32_t output_tokens() const { return length() - prompt_tokens; }
   // What is in flight will end it for sure: by max_tokens, by the context, or because only the prompt is wanted.
   bool ending() const {
+    if (parked) return true;
     if (spec->stop.max_tokens == 0) return computed >= length();
     return steps_pending > 0 && (output_tokens() + steps_pending >= spec->stop.max_tokens ||
                                  length() + steps_pending > spec->stop.max_model_len);

@@ -148,6 +148,9 @@ StepRows Engine::launch_rows(const ScheduledRows& rows, Launched& launched) {
   out.masked = options_.reuse.mask;
   out.replaced_blocks = std::exchange(seq.replaced_blocks, {});
   out.window_load = std::exchange(seq.window_load, nullptr);
+  out.receive = std::exchange(seq.arrived, nullptr);
+  out.receive_from = seq.known_blocks;
+  order_send(seq, rows, out);
   out.window_save = order_window(seq, rows);
   out.prompt_logprobs = seq.spec->prompt_logprobs >= 0 && !rows.decode && seq.output_tokens() == 0;
   if (seq.pending > 0) out.remap = seq.last_index;
@@ -250,6 +253,7 @@ void Engine::process_rows(const Launched::Rows& rows, RowsOutput& output) {
 
 // Drafts that were accepted and the sampled token, up to the first that ends the sequence.
 void Engine::append_tokens(Sequence& seq, RowsOutput& output) {
+  if (seq.request->spec.send != nullptr) return commit_transfer(seq, output);
   if (seq.times.first_token_ns == 0) {
     seq.times.first_token_ns = clock_.now_ns();
     const double ttft = static_cast<double>(seq.times.first_token_ns - seq.times.arrival_ns) * 1e-9;
@@ -270,8 +274,9 @@ void Engine::append_tokens(Sequence& seq, RowsOutput& output) {
   }
   seq.computed = seq.length() - 1 + seq.pending;
   keep_window(seq, output.window);  // a decode step's; a chunk's was taken before
-  // The last token has not gone through the model yet, unless a stop token was sampled behind it.
-  blocks_filled(seq, reason == FinishReason::kStop ? seq.length() : seq.length() - 1);
+  // The last token has not gone through the model yet, unless a stop token was sampled behind it. Of a prompt that was
+  // taken over, nothing is on the device yet.
+  if (!seq.fresh) blocks_filled(seq, reason == FinishReason::kStop ? seq.length() : seq.length() - 1);
   if (reason == FinishReason::kNone) {
     emit(seq, std::move(tokens), reason);
   } else {
@@ -307,6 +312,7 @@ void Engine::count_step(const Launched& launched, const StepOutput& output) {
     moves.seconds.observe(static_cast<double>(move.ns) * 1e-9);
     moves.bytes += static_cast<uint64_t>(move.bytes);
   }
+  counters_.transfer_bytes += static_cast<uint64_t>(output.sent_bytes);
   counters_.flops += output.flops;
   counters_.batch_fill_sum += static_cast<double>(launched.total_rows) / scheduler_.max_num_batched_tokens;
   if (!launched.after_pause) {
@@ -385,7 +391,9 @@ void Engine::release_memory(Sequence& seq) {
   seq.filled_blocks = 0;
   seq.window_load = nullptr;
   seq.start = {};
-  seq.drafted = false;
+  seq.drafted = seq.parked = false;
+  seq.offered_blocks = seq.known_blocks = 0;
+  seq.arrived = nullptr;
   seq.confidences.clear();
   ++seq.epoch;
 }
@@ -423,6 +431,7 @@ void Engine::emit(Sequence& seq, std::vector<OutputToken> tokens, FinishReason r
   out.drafts_accepted = seq.drafts_accepted;
   out.times = seq.times;
   out.constraint_failed = seq.constraint_failed;
+  out.transfer_failed = seq.transfer_failed;
   seq.request->sink(std::move(out));
 }
 
@@ -444,6 +453,8 @@ void Engine::finish(Sequence& seq, std::vector<OutputToken> tokens, FinishReason
   release_memory(seq);
   std::erase(running_, &seq);
   std::erase(waiting_, &seq);
+  std::erase(incoming_, &seq);
+  leave_transfer(seq, reason, error);
   count_finish(seq, reason);
   publish_stats();  // before the end is known outside: whoever sees it also sees the memory free
   emit(seq, std::move(tokens), reason, std::move(error));
@@ -486,7 +497,7 @@ void Engine::check_invariants() const {
   }
   DI_CHECK(static_cast<int32_t>(running_.size()) == slots_.used_count(), "{} sequences run, {} slots are in use",
            running_.size(), slots_.used_count());
-  DI_CHECK(running_.size() + waiting_.size() == sequences_.size(), "{} sequences are not in a queue",
+  DI_CHECK(running_.size() + waiting_.size() + incoming_.size() == sequences_.size(), "{} sequences are not in a queue",
            sequences_.size());
 }
 

@@ -149,6 +149,7 @@ StepOutput StepWorker::run_job(Job& job, int64_t begin_ns) {
   if (!out.status) device_.abandon(job.input);
   out.draft_ns = clock_.now_ns() - sampled;
   out.moves = device_.take_moves();
+  out.sent_bytes = device_.take_sent_bytes();
   out.decode_rows = device_.decode_rows();
   out.prompt_rows = device_.prompt_rows();
   out.forward_ns = computed - begin_ns;

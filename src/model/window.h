@@ -1,6 +1,7 @@
-// The sliding windows of a state slot as bytes in host memory (kv-cache.md §6.1): for each ring the records of the last
-// W positions before a block boundary, then the compressor rows that the group behind the boundary still needs (none
-// for V4.1's ratios, four for V4's overlapping groups). Entries of the roll-back rows are left out.
+// The state of a slot at one position as bytes in host memory (kv-cache.md §6.1, §8.1): for each ring the records of
+// the last W positions before it, then the compressor rows that the groups behind it still need: at a block boundary
+// none for V4.1's ratios and four for V4's overlapping groups, elsewhere those of the open group too. Entries of the
+// roll-back rows are left out, so the two slots need not have as many of them.
 //
 // Called by the device's thread between forward passes.
 #pragma once
@@ -23,10 +24,12 @@ struct WindowForm {
   int32_t n_rings = 0;  // rings [0, n_rings) are stored: all of the layout, or those up to the boundary layer
 };
 
+// At a block boundary that is at least W; at any position.
 int64_t window_bytes(const CacheLayout& layout, const WindowForm& form);
+int64_t window_bytes(const CacheLayout& layout, const WindowForm& form, int32_t position);
 
-// The window at `position`, a multiple of the ratios and at least W. The slot must have computed the positions before
-// it and no more than max_backtracking rows beyond (accepted or not).
+// The slot must have computed the positions before `position` and no more than max_backtracking rows beyond (accepted
+// or not). `out`: of window_bytes() at this position.
 void save_window(const KvCache& cache, const WindowForm& form, int32_t slot, int32_t position, std::span<std::byte> out,
                  const CopyBytes& copy = copy_on_host);
 // Puts the slot where save_window() found it, in the stored rings.

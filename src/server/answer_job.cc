@@ -304,6 +304,7 @@ void AnswerJob::take(Delivery& delivery) {
     case engine::FinishReason::kError: {
       ApiFailure failure = from_error(output.error);
       if (output.constraint_failed) failure.code = "constraint_failed";
+      if (output.transfer_failed) failure = {ErrorKind::kOverloaded, output.error.message, {}, {}, 1};
       const bool waited = output.times.scheduled_ns == 0;  // else the device had no memory for its step
       if (waited && output.error.code == Errc::kResourceExhausted) failure.kind = ErrorKind::kQueueTimeout;
       return fail(failure);

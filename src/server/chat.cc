@@ -22,13 +22,10 @@ struct Prepared {
   ChatJob::Form form;
 };
 
-std::expected<void, ApiFailure> check_ids(const codec::SamplingOptions& sampling, int32_t vocab_size) {
-  for (const auto& [id, bias] : sampling.logit_bias) {
-    if (id < vocab_size) continue;
-    return invalid_field("logit_bias",
-                         fmt::format("logit_bias: token id {} is outside the vocabulary of {} tokens", id, vocab_size));
-  }
-  return {};
+std::expected<void, ApiFailure> check_ids(const codec::ConvertedRequest& request, int32_t vocab_size) {
+  if (request.largest_biased_id < vocab_size) return {};
+  return invalid_field("logit_bias", fmt::format("logit_bias: token id {} is outside the vocabulary of {} tokens",
+                                                 request.largest_biased_id, vocab_size));
 }
 
 std::string_view id_prefix(codec::Api api) {
@@ -197,7 +194,7 @@ std::expected<void, ApiFailure> read_call(Call& call) {
   if (call.kept) repeated.set("store", Json(true));
   call.request.echo.repeated = std::move(repeated);
   call.request.parsing.include_stop_text = call.extras.include_stop_text;
-  DI_TRY(check_ids(call.request.sampling, call.service.engine->info().vocab_size));
+  DI_TRY(check_ids(call.request, call.service.engine->info().vocab_size));
   call.parsed_ns = call.app.clock().now_ns();
   call.timeline->span(Stage::kParse, call.exchange->request().received_ns, call.parsed_ns);
   call.rendered = codec::render_conversation(call.request.conversation, call.request.version, options.special);

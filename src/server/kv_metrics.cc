@@ -123,6 +123,11 @@ void ServerMetrics::add_reuse_series() {
       [](const Stats& s) { return static_cast<double>(s.kept_blocks); }, false);
   series("deepinfer:kv_blocks_evicted_total", "Known blocks that were given away.", {},
          [](const Stats& s) { return static_cast<double>(s.evicted_blocks); });
+  series(
+      "deepinfer:kv_blocks_leased", "Blocks of requests between two engines: held, and not computed with.", {},
+      [](const Stats& s) { return static_cast<double>(s.leased_blocks); }, false);
+  series("deepinfer:pd_transfer_bytes_total", "KV and state read for the engine that goes on with a prompt.", {},
+         [](const Stats& s) { return static_cast<double>(s.transfer_bytes); });
   const char* by_tier = "Cached prompt tokens: blocks on the device, and of these those whose window was on the host.";
   series("deepinfer:kv_hits_tokens_total", by_tier, {{"tier", "device"}, {"kind", "block"}},
          [](const Stats& s) { return static_cast<double>(s.prefix_hits); });

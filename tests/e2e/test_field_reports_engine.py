@@ -248,10 +248,6 @@ def test_B079_depth_is_bounded(mock):
 LATER = {
     "B048_ranks_that_sample_apart": "a replica of several ranks",
     "B053_a_damaged_entry_on_disk": "a store of KV blocks on disk",
-    "B057_a_prompt_too_long_for_the_prefill_worker": "prefill and decode in processes of their own",
-    "B058_a_prefill_worker_that_dies": "prefill and decode in processes of their own",
-    "B059_pages_reused_while_they_are_written": "prefill and decode in processes of their own",
-    "B060_a_remote_load_that_never_ends": "prefill and decode in processes of their own",
     "B063_rebalancing_that_stands_still": "experts spread over ranks",
     "B064_experts_that_move_without_their_scales": "experts spread over ranks",
     "B065_moving_experts_while_every_rank_decodes": "experts spread over ranks",

@@ -23,7 +23,7 @@ THERE = {
     "vllm:admission_rejections_total": {"reason": None},
     "vllm:spec_decode_num_accepted_tokens_per_pos_total": {"position": None},
     **{f"deepinfer:{name}": {} for name in """http_connections tool_call_parse_failures_total grammar_compile_seconds swa_replay_tokens_total
-        swa_entry_age_seconds spec_verify_len spec_accept_len gpu_idle_ratio model_load_progress unknown_request_fields_total""".split()},
+        swa_entry_age_seconds kv_blocks_leased pd_transfer_bytes_total spec_verify_len spec_accept_len gpu_idle_ratio model_load_progress unknown_request_fields_total""".split()},
     "deepinfer:http_requests_total": {"route": None, "code": None},
     "deepinfer:http_request_duration_seconds": {"route": None},
     "deepinfer:frontend_stage_seconds": {"stage": {"parse", "render", "tokenize", "queue", "detokenize", "serialize"}},
@@ -44,8 +44,8 @@ THERE = {
         process_resident_memory_bytes process_cpu_seconds_total process_open_fds process_start_time_seconds""".split()},
 }
 # Of parts that are not there. A `*` stands for the rest of a family's name.
-WAITING = """deepinfer:kv_corrupt_total deepinfer:kv_blocks_leased deepinfer:stale_transfer_events_total deepinfer:pd_transfer_seconds
-    deepinfer:pd_transfer_bytes_total deepinfer:pd_queue deepinfer:pool_replicas deepinfer:planner_decisions_total deepinfer:planner_target
+WAITING = """deepinfer:kv_corrupt_total deepinfer:stale_transfer_events_total deepinfer:pd_transfer_seconds
+    deepinfer:pd_queue deepinfer:pool_replicas deepinfer:planner_decisions_total deepinfer:planner_target
     deepinfer:eplb_rebalances_total deepinfer:eplb_seconds_since_last_rebalance deepinfer:eplb_imbalance deepinfer:expert_load
     deepinfer:router_decision_seconds deepinfer:router_worker_health deepinfer:router_retries_total kv_store_* kv_index_* kv_lease_active
     kv_xfer_*""".split()

@@ -160,10 +160,12 @@ class HashRunner : public Runner {
   }
 
   HashOptions options_;
-  RunnerInfo info_;
-  std::vector<std::vector<int32_t>> blocks_;
-  std::map<int32_t, std::vector<int32_t>> slots_;
   std::vector<float> logits_;
+
+ protected:
+  RunnerInfo info_;
+  std::vector<std::vector<int32_t>> blocks_;       // the tokens of their positions, -1: none
+  std::map<int32_t, std::vector<int32_t>> slots_;  // the tokens of the sequence so far
 };
 
 }  // namespace di::engine::test

@@ -5,13 +5,12 @@ import re
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 # The reports of field-reports.md that can be tested with what there is.
 REPORTS = """B001 B002 B005 B008 B009 B010 B012 B013 B014 B015 B016 B017 B018 B020 B022 B023 B024 B026 B027 B028 B029 B030 B032 B033 B034
-B035 B036 B037 B039 B041 B042 B043 B044 B045 B046 B047 B049 B050 B052 B054 B056 B061 B069 B070 B071 B072 B073 B074 B075 B076 B077 B078
+B035 B036 B037 B039 B041 B042 B043 B044 B045 B046 B047 B049 B050 B052 B054 B056 B057 B058 B059 B060 B061 B069 B070 B071 B072 B073 B074 B075 B076 B077 B078
 B079 B081 B082 B083""".split()
 # Those about parts that are not there.
 WAITING = {
     "B048": "ranks that sample together",
     "B053": "KV on disk",
-    "B057": "prefill and decode in processes of their own", "B058": "the same", "B059": "the same", "B060": "the same",
     "B063": "moving experts between ranks", "B064": "the same", "B065": "the same", "B066": "the same",
     "B067": "a planner", "B068": "a planner",
 }
