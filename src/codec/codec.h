@@ -156,6 +156,8 @@ struct ConvertedRequest {
   SamplingOptions sampling;
   ParsingOptions parsing;
   uint32_t max_tokens_bound = 393216;
+  // Largest id that logit_bias names, where it has no effect (thinking) too: whoever knows the vocabulary checks it.
+  TokenId largest_biased_id = -1;
   // Extended policy: a tool call was forced while thinking is on. The prompt is that of `auto`; the constraint (kind
   // tool_call_required) begins after the thinking part.
   bool forced_call_after_thinking = false;

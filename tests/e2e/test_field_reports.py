@@ -344,9 +344,10 @@ def test_B032_deep_nesting(scripted, api):
             assert check_envelope(data)["code"] == "json_too_deep"
 
 
+@pytest.mark.parametrize("thinking", [False, True])
 @pytest.mark.parametrize("bias", [{"191222": -100}, {"-1": 1}, {"x": 1}, {"5": 101}, {"5": -100.5}], ids=str)
-def test_B033_logit_bias_outside_the_vocabulary(scripted, bias):
-    status, error = scripted.error(body("chat", "hello", logit_bias=bias))
+def test_B033_logit_bias_outside_the_vocabulary(scripted, bias, thinking):
+    status, error = scripted.error(body("chat", "hello", thinking=thinking, logit_bias=bias))
     assert status == 400 and error["param"].startswith("logit_bias")
 
 

@@ -193,12 +193,14 @@ ApiResult<void> apply_sampling(const SamplingRequest& request, const CodecOption
   sampling.seed = request.seed;
   if (options.policy == ApiPolicy::kExtended) {
     sampling.n = static_cast<uint32_t>(request.n.value_or(1));
+    const auto& bias = request.extensions.logit_bias;
+    if (!bias.empty()) out.largest_biased_id = bias.rbegin()->first;
     if (!thinking || open) {
       sampling.presence_penalty = request.presence_penalty.value_or(0.0F);
       sampling.frequency_penalty = request.frequency_penalty.value_or(0.0F);
       sampling.top_k = request.extensions.top_k.value_or(-1);
       sampling.min_p = request.extensions.min_p.value_or(0.0F);
-      sampling.logit_bias = request.extensions.logit_bias;
+      sampling.logit_bias = bias;
     }
   }
   out.max_tokens_bound = bound;
