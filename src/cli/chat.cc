@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "base/log.h"
+#include "cli/chat_image.h"
 #include "cli/constraint_options.h"
 #include "cli/http_client.h"
 #include "cli/line_editor.h"
@@ -30,6 +31,7 @@ constexpr const char* kHelp = R"(Conversation
   /clear               start a new conversation
   /system TEXT         instructions for the whole conversation (alone: none)
   /read FILE           put a text file in front of the next question
+  /image FILE          show a picture with the next question
   /save FILE           keep the conversation in a file
   /load FILE           go on with one that was kept
 Answers
@@ -54,15 +56,16 @@ keeps its lines (Alt+Enter types a line end). Arrow keys recall what was typed b
 leaves.
 )";
 
-const std::vector<std::string> kCommands = {"/retry",   "/undo",    "/clear",  "/system", "/read", "/save",  "/load",
-                                            "/think",   "/nothink", "/effort", "/fold",   "/json", "/text",  "/regex",
-                                            "/grammar", "/tools",   "/temp",   "/seed",   "/max",  "/stats", "/ctx",
-                                            "/raw",     "/help",    "/quit",   "/bye"};
+const std::vector<std::string> kCommands = {"/retry", "/undo",    "/clear",   "/system", "/read", "/image", "/save",
+                                            "/load",  "/think",   "/nothink", "/effort", "/fold", "/json",  "/text",
+                                            "/regex", "/grammar", "/tools",   "/temp",   "/seed", "/max",   "/stats",
+                                            "/ctx",   "/raw",     "/help",    "/quit",   "/bye"};
 
 struct Session {
   std::string system;
   Json::Array turns;  // messages of user, assistant and tools
   std::string attachment;
+  Json::Array images;  // of the next question: parts of its content
   bool thinking = false;
   bool folded = false;
   std::string effort;
@@ -246,6 +249,29 @@ void read_file(Session& s, const std::string& path) {
   std::printf("%zu bytes go in front of the next question\n", s.attachment.size());
 }
 
+void read_image(Session& s, const std::string& path) {
+  Result<Json> part = image_part(path);
+  if (!part) {
+    std::printf("%s\n", part.error().message.c_str());
+    return;
+  }
+  s.images.push_back(std::move(*part));
+  std::printf("%zu %s with the next question\n", s.images.size(),
+              s.images.size() == 1 ? "picture goes" : "pictures go");
+}
+
+// With what /read and /image have put before it.
+Json question(Session& s, const std::string& line) {
+  Json out = message("user", std::exchange(s.attachment, {}) + line);
+  if (s.images.empty()) return out;
+  Json text(Json::Object{});
+  text.set("type", Json("text"));
+  text.set("text", *out.find("content"));
+  s.images.push_back(std::move(text));
+  out.set("content", Json(std::exchange(s.images, {})));
+  return out;
+}
+
 // A JSON text given as it is or as the name of a file that holds it.
 Result<Json> json_argument(const std::string& text) {
   return text.starts_with('{') || text.starts_with('[') ? parse_json(text) : parse_json_file(text);
@@ -343,6 +369,8 @@ After command(Session& s, const std::string& line, const Terminal& terminal, int
     std::fputs(kHelp, stdout);
   } else if (name == "read") {
     read_file(s, rest);
+  } else if (name == "image") {
+    read_image(s, rest);
   } else if (name == "save") {
     save(s, rest);
   } else if (name == "load") {
@@ -358,6 +386,7 @@ After command(Session& s, const std::string& line, const Terminal& terminal, int
   } else if (name == "clear") {
     s.turns.clear();
     s.attachment.clear();
+    s.images.clear();
     s.usage = Json();
     std::printf("a new conversation\n");
   } else if (name == "undo") {
@@ -567,7 +596,7 @@ int converse(Session& session, const Peer& peer, const Terminal& terminal) {
     if (terminal.interactive && line.starts_with('/')) {
       after = command(session, line, terminal, peer.context);
     } else {
-      session.turns.push_back(message("user", std::exchange(session.attachment, {}) + line));
+      session.turns.push_back(question(session, line));
     }
     if (after == After::kQuit) break;
     if (after != After::kAsk) continue;

@@ -1,4 +1,5 @@
 """`deepinfer chat` as a person uses it: at a terminal, with keys, colours and commands."""
+import base64
 import fcntl
 import json
 import os
@@ -215,6 +216,34 @@ def test_a_conversation_with_a_running_server(remote, tmp_path):
     far.type("Ktool\r")
     assert "bash" in far.wait("result> ")
     assert "Two files." in far.ask("Kresult")
+    far.type("/quit\r")
+    assert far.process.wait(30) == 0
+
+
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+
+
+def test_a_picture_goes_with_the_next_question(remote, tmp_path):
+    (tmp_path / "a.png").write_bytes(PIXEL)
+    (tmp_path / "b.txt").write_text("no picture")
+    far = Chat(tmp_path, "--url", f"http://127.0.0.1:{remote.port}", "--api-key", "secret")
+    far.type(f"/image {tmp_path}/missing.png\r")
+    far.wait("cannot read")
+    far.type(f"/image {tmp_path}/b.txt\r")
+    far.wait("no PNG, JPEG, WebP or GIF")
+    far.type(f"/image {tmp_path}/a.png\r")
+    far.wait("1 picture goes with the next question")
+    assert "first answer" in far.ask("first question")
+    far.type("/raw\r")
+    raw = far.wait(r"(?s)\}.*\n> $")
+    sent = json.loads(next(line for line in raw.splitlines() if line.startswith('{"model"')))["messages"][0]["content"]
+    assert [part["type"] for part in sent] == ["image_url", "text"] and sent[1]["text"] == "first question"
+    head, data = sent[0]["image_url"]["url"].split(",")
+    assert (head, base64.b64decode(data)) == ("data:image/png;base64", PIXEL)
+    far.ask("second")
+    far.type("/raw\r")
+    raw = far.wait(r"(?s)\}.*\n> $")
+    assert json.loads(next(line for line in raw.splitlines() if line.startswith('{"model"')))["messages"][2]["content"] == "second"
     far.type("/quit\r")
     assert far.process.wait(30) == 0
 
