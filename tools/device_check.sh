@@ -10,6 +10,7 @@
 # Parts in order of value, and the runs that stay within nine minutes:
 #   first    device operators model greedy racecheck memcheck
 #   second   bench calls serve toggles faults
+#   loading  loading                    24 GB of weights: page cache, bus, disk, device
 #   third    layers8 layers40
 #   ranks    topology ranks one two      on a machine with two devices: expert parallelism (docs/expert-parallel.md)
 # A part that fails or exceeds its time does not end the run; the log is written as it goes.
@@ -21,6 +22,7 @@ declare -A runs=(
   [first]="device operators model greedy racecheck memcheck"
   [second]="bench calls serve toggles faults"
   [third]="layers8 layers40"
+  [loading]="loading"
   [ranks]="topology ranks one two"
 )
 
@@ -223,6 +225,7 @@ run() {
   part faults 90 bash -c "$definitions"$'\nfaults'
   part layers8 150 bash -c "$definitions"$'\nlayers --layers 8 --experts 384'
   part layers40 200 bash -c "$definitions"$'\nlayers --layers 40 --experts 48'
+  part loading 300 "${start[@]}" "$carry/deepinfer" bench loading models/tiny --device cuda:0 --size 24GB --cold
   # Multicast over NVLink stays off where it was not asked for: it needs a fabric manager that shared hosts lack.
   export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0} NCCL_DEBUG=${NCCL_DEBUG:-WARN}
   part topology 30 nvidia-smi topo -m

@@ -33,7 +33,6 @@ Result<Backend> open_cuda(int index) {
   b.ops = &kernels::cuda::ops();
   b.index = index;
   b.place = fmt::format("cuda:{} {}", index, info.name);
-  b.memory_for_kv = info.free_bytes / 2;
   return b;
 #else
   return fail(Errc::kUnavailable, "cuda:{}: this program was built without the CUDA backend (preset cuda has it)",

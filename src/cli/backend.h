@@ -21,9 +21,8 @@ struct Backend {
   std::shared_ptr<kernels::Stream> stream;
   std::unique_ptr<device::Device> device;
   const kernels::Ops* ops = nullptr;
-  int32_t index = -1;         // of an NVIDIA device
-  std::string place;          // "2 threads", "cuda:0 NVIDIA H200"
-  int64_t memory_for_kv = 0;  // bytes of the device that KV may take when no size is given; 0: the host decides
+  int32_t index = -1;  // of an NVIDIA device
+  std::string place;   // "2 threads", "cuda:0 NVIDIA H200"
 };
 
 // name: cpu, cuda or cuda:N. `reference`: the plain operators that define the results, on the CPU only. Errors:

@@ -41,6 +41,28 @@ void add_bench_caches(CLI::App& bench, BenchCommands& o) {
   replay.add_option("--threads", o.replay.threads, "Compute threads (all usable cores)")->check(CLI::Range(1, 1024));
 }
 
+void add_bench_loading(CLI::App& bench, BenchLoadingOptions& o) {
+  CLI::App& app =
+      *bench.add_subcommand("loading", "Weights into a device, beside what the page cache and the bus give");
+  add_model_folder(app, o.folder, false);
+  app.add_option("--device", o.device, "cuda[:N]; cpu: into plain memory")->capture_default_str();
+  app.add_option("--size", o.size, "Of random weights at V4.1's widths, in a temporary folder (those of the model)")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE");
+  app.add_option("--threads", o.threads, "Numbers of threads to try")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--piece", o.piece, "Bytes that a thread reads and sends at once (4 MiB)")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(uint64_t{1} << 12, uint64_t{1} << 30))
+      ->type_name("SIZE");
+  app.add_option("--repetitions", o.repetitions, "Of each, the best counts")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  app.add_flag("--cold", o.cold, "From the disk too, the files out of the page cache");
+}
+
 void add_bench_model(CLI::App& bench, BenchModelOptions& o) {
   CLI::App& model = *bench.add_subcommand("model", "V4.1's layers at real widths with random weights");
   model.add_option("--device", o.device, "cpu or cuda[:N]; several, separated by commas: expert-parallel ranks")
@@ -224,6 +246,7 @@ void add_bench(CLI::App& root, BenchCommands& o) {
   CLI::App& bench = *root.add_subcommand("bench", "Measure");
   bench.require_subcommand(1);
   add_bench_model(bench, o.model);
+  add_bench_loading(bench, o.loading);
   add_bench_codec(bench, o.codec);
   add_bench_speculation(bench, o.speculation);
   CLI::App& kernels = *bench.add_subcommand("kernels", "CPU operators: ratios to this machine's ceilings, in one run");
@@ -279,10 +302,11 @@ int run_bench_command(const CLI::App& command, BenchCommands& o) {
   const std::string name = command.get_subcommands().front()->get_name();
   for (std::string* folder :
        {&o.long_context.folder, &o.replay.folder, &o.agent.folder, &o.speculation.folder, &o.engine.folder,
-        &o.startup.folder, &o.latency.model.folder, &o.throughput.model.folder, &o.grammar.folder}) {
+        &o.startup.folder, &o.loading.folder, &o.latency.model.folder, &o.throughput.model.folder, &o.grammar.folder}) {
     if (folder->empty()) *folder = default_model_folder();
   }
   if (name == "model") return bench_model(o.model);
+  if (name == "loading") return bench_loading(o.loading);
   if (name == "long-context") return bench_long_context(o.long_context);
   if (name == "engine") return bench_engine(o.engine);
   if (name == "replay") return bench_replay(o.replay);

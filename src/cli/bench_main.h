@@ -12,6 +12,7 @@ struct BenchCommands {
   BenchEngineOptions engine;
   BenchLongContextOptions long_context;
   BenchModelOptions model;
+  BenchLoadingOptions loading;
   BenchReplayOptions replay;
   BenchSpeculationOptions speculation;
   BenchCodecOptions codec;

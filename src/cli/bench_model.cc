@@ -446,7 +446,9 @@ Result<void> draft_round(Bench& b, Forward& forward, KvCache& cache, int32_t bat
       1 - std::pow(1 - static_cast<double>(c.dspark_num_experts_per_tok) / c.dspark_n_routed_experts, rows);
   const double experts = 3.0 * c.dspark_n_routed_experts * static_cast<double>(b.model->expert_bytes);
   const double logits = rows * c.vocab_size * 4;
-  double limit = b.limits.of(static_cast<double>(b.model->draft_bytes) - experts * (1 - hit) - markov * 4, 0);
+  const double dense = static_cast<double>(b.model->draft_bytes) - experts - markov * 4;  // FP8: a byte a weight
+  const double products = 2 * rows * (dense + 9.0 * c.dspark_num_experts_per_tok * h * c.moe_intermediate_size);
+  double limit = b.limits.of(dense + experts * hit, products);
   limit += b.limits.of(c.vocab_size * h * 2 + logits, 2 * rows * c.vocab_size * h);
   limit += c.dspark_block_size * b.limits.of(markov * 2 + 2 * logits / c.dspark_block_size, 0);
   print_row(b, "draft round", batch, context, batch / seconds, seconds, limit);

@@ -20,6 +20,7 @@
 #include "cli/bench_report.h"
 #include "cli/local_model.h"
 #include "cli/options.h"
+#include "cli/page_cache.h"
 #include "server/ui_feed.h"
 
 extern char** environ;
@@ -93,19 +94,6 @@ Result<uint16_t> free_port() {
   close(fd);
   if (!found) return fail(Errc::kUnavailable, "no free port");
   return ntohs(address.sin_port);
-}
-
-// Takes the files out of the page cache, as far as nobody else holds them.
-void forget_pages(const std::string& folder) {
-  std::error_code ec;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ec)) {
-    if (!entry.is_regular_file(ec)) continue;
-    const int fd = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) continue;
-    fdatasync(fd);
-    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    close(fd);
-  }
 }
 
 Result<double> wait_for(Child& child, const HttpTarget& target, const char* path, int64_t begun) {

@@ -406,11 +406,11 @@ std::expected<std::unique_ptr<LocalModel>, LoadError> load_model(const ModelOpti
   };
   out->backend = DI_TRY(open());
   const kernels::Ops& ops = *out->backend.ops;
-  engine::ModelRunnerOptions wanted = runner_options(options);
-  if (out->backend.memory_for_kv > 0) wanted.kv_memory_cap_bytes = out->backend.memory_for_kv;
+  const engine::ModelRunnerOptions wanted = runner_options(options);
   const auto load = [&](const Backend& backend) {
-    return engine::load_model_runner(options.folder, wanted, {ops, *backend.stream, *backend.device},
-                                     [&] { return token_texts(*out->tokenizer); });
+    return engine::load_model_runner(
+        options.folder, wanted, {ops, *backend.stream, *backend.device}, [&] { return token_texts(*out->tokenizer); },
+        [&](double part) { stage(0.3 + 0.6 * part, "weights"); });
   };
   auto runner = load(out->backend);
   if (!runner) return std::unexpected(load_error(runner.error()));

@@ -176,6 +176,16 @@ struct BenchLongContextOptions {
   std::vector<int32_t> contexts = {1024, 8192, 32000, 262144};
 };
 
+struct BenchLoadingOptions {
+  std::string folder;
+  std::string device = "cuda:0";
+  uint64_t size = 0;  // of random weights at V4.1's widths in a temporary folder; 0: those of `folder`
+  std::vector<int32_t> threads = {1, 2, 4, 8, 16};
+  uint64_t piece = 4 << 20;
+  int32_t repetitions = 3;
+  bool cold = false;  // from the disk too
+};
+
 struct BenchModelOptions {
   std::string device = "cpu";
   std::string shape = "v41";  // or "toy": the same topology, small
@@ -325,6 +335,7 @@ int bench_speculation(const BenchSpeculationOptions& options);
 int bench_engine(const BenchEngineOptions& options);
 int bench_long_context(const BenchLongContextOptions& options);
 int bench_model(const BenchModelOptions& options);
+int bench_loading(const BenchLoadingOptions& options);
 int bench_replay(const BenchReplayOptions& options);
 int bench_codec(const BenchCodecOptions& options);
 int bench_agent(const BenchAgentOptions& options);

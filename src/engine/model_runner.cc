@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "base/sha256.h"
 #include "engine/scheduler.h"
 #include "engine/speculative/calibration.h"
@@ -35,20 +36,31 @@ struct Parts {
   std::optional<EngramTables> engram;
 };
 
-Result<std::unique_ptr<Parts>> load_parts(const std::string& folder, device::Device& device,
-                                          const std::function<std::vector<TokenText>()>& texts) {
+Result<std::unique_ptr<Parts>> open_parts(const std::string& folder) {
   auto parts = std::make_unique<Parts>();
   parts->config = DI_TRY(load_config(folder));
   parts->schedule = DI_TRY(make_schedule(parts->config));
   parts->checkpoint = std::make_unique<Safetensors>(DI_TRY(Safetensors::open(folder)));
   parts->weights = DI_TRY(bind_weights(parts->config, parts->schedule, *parts->checkpoint));
-  parts->placed = DI_TRY(place_weights(parts->config, parts->schedule, parts->weights, device));
-  if (!parts->config.engram_layer_ids.empty()) {
-    std::vector<TokenText> tokens;
-    if (!parts->config.engram_identity_map()) tokens = texts();
-    parts->engram = DI_TRY(make_engram_tables(parts->config, tokens));
-  }
   return parts;
+}
+
+Result<void> load_parts(Parts& parts, const DevicePlan& plan, device::Device& device,
+                        const std::function<std::vector<TokenText>()>& texts,
+                        const std::function<void(double)>& loaded) {
+  device::LoadOptions options;
+  options.read = [&file = *parts.checkpoint](std::byte* to, const std::byte* from, size_t bytes) {
+    return file.read(to, from, bytes);
+  };
+  if (loaded) {
+    options.progress = [&](int64_t done) { loaded(static_cast<double>(done) / static_cast<double>(plan.weights)); };
+  }
+  parts.placed = DI_TRY(place_weights(parts.config, parts.schedule, parts.weights, device, options));
+  if (parts.config.engram_layer_ids.empty()) return {};
+  std::vector<TokenText> tokens;
+  if (!parts.config.engram_identity_map()) tokens = texts();
+  parts.engram = DI_TRY(make_engram_tables(parts.config, tokens));
+  return {};
 }
 
 // One temperature per draft; none when there is nothing to draft with.
@@ -270,10 +282,28 @@ Result<KvPlan> plan_kv(const CacheLayout& layout, int64_t max_positions, const M
   return plan;
 }
 
+Result<DevicePlan> plan_device(int64_t free, int64_t weights, const CacheLayout& layout, int64_t max_positions,
+                               const ModelRunnerOptions& options) {
+  DevicePlan plan{free, weights, {}};
+  const bool named = options.kv_memory_bytes > 0;
+  const int64_t usable = named ? free : free - free / 10;
+  ModelRunnerOptions within = options;
+  within.kv_memory_cap_bytes = std::max<int64_t>(1, usable - weights);
+  plan.kv = DI_TRY(plan_kv(layout, max_positions, within));
+  if (plan.kv.total_bytes() <= usable - weights) return plan;
+  return fail(
+      Errc::kResourceExhausted,
+      "the device has {} bytes free{}; the weights take {} and KV takes {}: {} blocks of {} tokens and {} slots "
+      "of {} bytes; lower --max-model-len (now {}), --max-num-seqs (now {}) or --kv-memory",
+      free, named ? "" : ", of which a tenth is for the work", weights, plan.kv.total_bytes(), plan.kv.n_blocks,
+      layout.options.block_tokens, plan.kv.n_slots, plan.kv.slot_bytes, max_positions, options.max_num_seqs);
+}
+
 Result<std::unique_ptr<ModelRunner>> load_model_runner(const std::string& folder, const ModelRunnerOptions& options,
                                                        const ModelBackend& backend,
-                                                       const std::function<std::vector<TokenText>()>& texts) {
-  std::unique_ptr<Parts> parts = DI_TRY(load_parts(folder, backend.device, texts));
+                                                       const std::function<std::vector<TokenText>()>& texts,
+                                                       const std::function<void(double)>& loaded) {
+  std::unique_ptr<Parts> parts = DI_TRY(open_parts(folder));
   int64_t positions = parts->config.max_position_embeddings;
   if (options.max_model_len > positions) {
     return fail(Errc::kInvalidRequest, "max-model-len is {}, the model has {} positions", options.max_model_len,
@@ -285,11 +315,22 @@ Result<std::unique_ptr<ModelRunner>> load_model_runner(const std::string& folder
       cache_options(parts->config, PlanOptions{.kv_quant = options.kv_quant, .block_tokens = options.block_tokens});
   cache_form.max_backtracking = std::max(1, cache_form.max_backtracking);  // a fork goes back by one row
   const CacheLayout layout = DI_TRY(make_cache_layout(parts->config, parts->schedule, cache_form));
-  const KvPlan plan = DI_TRY(plan_kv(layout, positions, options));
-  KvCache cache = DI_TRY(KvCache::create(backend.device, layout, plan.n_blocks, plan.n_slots));
+  DevicePlan plan;
+  if (backend.device.kind() == device::Kind::kHost) {
+    plan.kv = DI_TRY(plan_kv(layout, positions, options));
+  } else {
+    const int64_t weights = placed_bytes(parts->config, parts->schedule, parts->weights, backend.device);
+    const int64_t free = DI_TRY(backend.device.free_bytes());
+    plan = DI_TRY(plan_device(free, weights, layout, positions, options));
+    DI_LOG(kInfo, "{} of {} bytes free on the device are for the weights, {} for KV: {} blocks of {} tokens, {} slots",
+           plan.weights, plan.free, plan.kv.total_bytes(), plan.kv.n_blocks, layout.options.block_tokens,
+           plan.kv.n_slots);
+  }
+  DI_TRY(load_parts(*parts, plan, backend.device, texts, loaded));
+  KvCache cache = DI_TRY(KvCache::create(backend.device, layout, plan.kv.n_blocks, plan.kv.n_slots));
   ModelRunnerOptions used = options;
   used.speculation = !temperatures.empty();
-  return std::make_unique<LoadedModelRunner>(std::move(parts), std::move(cache), plan, used, std::move(temperatures),
+  return std::make_unique<LoadedModelRunner>(std::move(parts), std::move(cache), plan.kv, used, std::move(temperatures),
                                              backend, positions);
 }
 

@@ -22,8 +22,10 @@ struct ModelRunnerOptions {
   int32_t max_num_seqs = 16;
   int64_t max_model_len = 0;    // 0: the model's positions
   int64_t kv_memory_bytes = 0;  // Block KV and state slots; 0: all sequences at full length, within kv_memory_cap_bytes
-  int64_t kv_memory_cap_bytes = 0;  // of the default; 0: none. One sequence at full length is planned in any case
-  bool kv_quant = true;             // the formats of model.md §4.3; off: fp32
+  // Of the default; 0: none. On a device with memory of its own: what it leaves. One sequence at full length is planned
+  // in any case.
+  int64_t kv_memory_cap_bytes = 0;
+  bool kv_quant = true;  // the formats of model.md §4.3; off: fp32
   model::NumericMode numerics = model::NumericMode::kExact;
   model::TruncationRule truncation_rule = model::TruncationRule::kVl;
   int32_t block_tokens = 128;
@@ -46,6 +48,17 @@ struct KvPlan {
 // Error (kResourceExhausted): less memory than one sequence of one block needs; names the bytes.
 Result<KvPlan> plan_kv(const model::CacheLayout& layout, int64_t max_positions, const ModelRunnerOptions& options);
 
+// The weights and KV on a device with `free` bytes left, before anything is loaded. Of a size that nobody named a tenth
+// of the memory stays free, for workspace and scratch. Error (kResourceExhausted): more than there is; names all sizes
+// and the options to lower.
+struct DevicePlan {
+  int64_t free = 0;
+  int64_t weights = 0;
+  KvPlan kv;
+};
+Result<DevicePlan> plan_device(int64_t free, int64_t weights, const model::CacheLayout& layout, int64_t max_positions,
+                               const ModelRunnerOptions& options);
+
 struct ModelBackend {
   const kernels::Ops& ops;
   kernels::Stream& stream;
@@ -61,9 +74,12 @@ class ModelRunner : public Runner {
 };
 
 // Opens a model folder. `texts` gives the text of every token id of its tokenizer; it is called only when the model's
-// Engram tables need it. The backend must outlive the runner. Errors name file, tensor or field, expected and found.
+// Engram tables need it; `loaded` is told the part of the weights that a device has. The backend must outlive the
+// runner. Errors name file, tensor or field, expected and found; memory that does not suffice is found before weights
+// are read.
 Result<std::unique_ptr<ModelRunner>> load_model_runner(const std::string& folder, const ModelRunnerOptions& options,
                                                        const ModelBackend& backend,
-                                                       const std::function<std::vector<model::TokenText>()>& texts);
+                                                       const std::function<std::vector<model::TokenText>()>& texts,
+                                                       const std::function<void(double)>& loaded = {});
 
 }  // namespace di::engine

@@ -68,30 +68,18 @@ std::vector<Piece> list_pieces(const std::vector<TensorSlot>& slots) {
   return pieces;
 }
 
-}  // namespace
-
-Result<device::Buffer> place_weights(const ModelConfig& config, const Schedule& schedule, ModelWeights& weights,
-                                     device::Device& device) {
-  if (device.kind() == device::Kind::kHost) return device::Buffer{};
-  const std::vector<Piece> pieces = list_pieces(list_tensors(config, schedule, weights));
+int64_t arena_bytes(const std::vector<Piece>& pieces, ModelWeights& weights) {
   int64_t total = 0;
   for (const Piece& piece : pieces) total += piece.shared ? 0 : align_up(piece.bytes);
   for (const FfnWeights* f : all_ffn(weights)) {
     total += align_up(static_cast<int64_t>(f->experts.size() * sizeof(ExpertWeights)));
     total += align_up(static_cast<int64_t>(f->owner.size() * sizeof(int32_t)));
   }
-  device::Buffer arena = DI_TRY(device::Buffer::allocate(device, static_cast<size_t>(total)));
-  std::byte* next = arena.data();
-  for (const Piece& piece : pieces) {
-    const auto* from = static_cast<const std::byte*>(piece.from);
-    if (piece.shared) {
-      piece.point(DI_TRY(device.share(from, static_cast<size_t>(piece.bytes))));
-      continue;
-    }
-    DI_TRY(device.load(next, from, static_cast<size_t>(piece.bytes)));
-    piece.point(next);
-    next += align_up(piece.bytes);
-  }
+  return total;
+}
+
+// The experts' tables, from `next` on.
+Result<void> place_tables(ModelWeights& weights, device::Device& device, std::byte* next) {
   for (FfnWeights* f : all_ffn(weights)) {
     const size_t bytes = f->experts.size() * sizeof(ExpertWeights);
     if (bytes == 0) continue;
@@ -105,6 +93,36 @@ Result<device::Buffer> place_weights(const ModelConfig& config, const Schedule& 
     f->owner_table = reinterpret_cast<const int32_t*>(next);
     next += align_up(static_cast<int64_t>(owner_bytes));
   }
+  return {};
+}
+
+}  // namespace
+
+int64_t placed_bytes(const ModelConfig& config, const Schedule& schedule, ModelWeights& weights,
+                     const device::Device& device) {
+  if (device.kind() == device::Kind::kHost) return 0;
+  return arena_bytes(list_pieces(list_tensors(config, schedule, weights)), weights);
+}
+
+Result<device::Buffer> place_weights(const ModelConfig& config, const Schedule& schedule, ModelWeights& weights,
+                                     device::Device& device, const device::LoadOptions& options) {
+  if (device.kind() == device::Kind::kHost) return device::Buffer{};
+  const std::vector<Piece> pieces = list_pieces(list_tensors(config, schedule, weights));
+  device::Buffer arena = DI_TRY(device::Buffer::allocate(device, static_cast<size_t>(arena_bytes(pieces, weights))));
+  std::byte* next = arena.data();
+  std::vector<device::LoadRange> ranges;
+  for (const Piece& piece : pieces) {
+    const auto* from = static_cast<const std::byte*>(piece.from);
+    if (piece.shared) {
+      piece.point(DI_TRY(device.share(from, static_cast<size_t>(piece.bytes))));
+      continue;
+    }
+    ranges.push_back({next, from, static_cast<size_t>(piece.bytes)});
+    piece.point(next);
+    next += align_up(piece.bytes);
+  }
+  DI_TRY(device::load_ranges(device, ranges, options));
+  DI_TRY(place_tables(weights, device, next));
   return arena;
 }
 

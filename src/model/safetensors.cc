@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <unordered_map>
@@ -46,7 +48,7 @@ std::string_view strip_prefix(std::string_view name) {
   return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
 }
 
-// One mapped file; closing unmaps. An empty file cannot be mapped and needs no mapping.
+// One mapped file, open for reads as well; closing unmaps. An empty file cannot be mapped and needs no mapping.
 class Mapping {
  public:
   static Result<Mapping> open(const std::string& path) {
@@ -57,6 +59,8 @@ class Mapping {
     }
     struct stat info = {};
     Mapping m;
+    m.path_ = path;
+    m.fd_ = fd;
     int error = ::fstat(fd, &info) != 0 ? errno : 0;
     if (error == 0 && !S_ISREG(info.st_mode)) error = S_ISDIR(info.st_mode) ? EISDIR : EINVAL;
     if (error == 0 && info.st_size > 0) {
@@ -68,27 +72,57 @@ class Mapping {
         m.size_ = static_cast<size_t>(info.st_size);
       }
     }
-    ::close(fd);
     if (error != 0)
       return fail(Errc::kUnavailable, "{}: expected a readable file, found {}", path, std::strerror(error));
     return m;
   }
 
   Mapping(Mapping&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+      : path_(std::move(other.path_)),
+        fd_(std::exchange(other.fd_, -1)),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
   Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(path_, other.path_);
+    std::swap(fd_, other.fd_);
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
     return *this;
   }
   ~Mapping() {
     if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+    if (fd_ >= 0) ::close(fd_);
   }
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  bool holds(const std::byte* at) const { return std::less_equal<>{}(data_, at) && std::less<>{}(at, data_ + size_); }
+
+  // What is in the page cache is copied as it is; of the rest the disk is asked for all before its beginning is waited
+  // for.
+  Result<void> read(std::byte* to, const std::byte* from, size_t bytes) const {
+    bool waits = false;
+    for (size_t done = 0; done < bytes;) {
+      const auto offset = static_cast<off_t>(from - data_ + static_cast<ptrdiff_t>(done));
+      const iovec rest{to + done, bytes - done};
+      const ssize_t n = ::preadv2(fd_, &rest, 1, offset, waits ? 0 : RWF_NOWAIT);
+      if (n > 0) {
+        done += static_cast<size_t>(n);
+      } else if (!waits) {
+        waits = true;
+        ::posix_fadvise(fd_, offset, static_cast<off_t>(bytes - done), POSIX_FADV_WILLNEED);
+      } else if (n == 0) {
+        return fail(Errc::kCorruption, "{}: expected {} bytes, found that it ends at {}", path_, size_, offset);
+      } else if (errno != EINTR) {
+        return fail(Errc::kUnavailable, "{}: cannot be read at {}: {}", path_, offset, std::strerror(errno));
+      }
+    }
+    return {};
+  }
 
  private:
   Mapping() = default;
+  std::string path_;
+  int fd_ = -1;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
 };
@@ -452,6 +486,14 @@ int64_t Safetensors::file_bytes() const {
 }
 const std::string& Safetensors::path() const {
   return state_->path;
+}
+
+Result<void> Safetensors::read(std::byte* to, const std::byte* from, size_t bytes) const {
+  for (const Mapping& mapping : state_->mappings) {
+    if (mapping.holds(from)) return mapping.read(to, from, bytes);
+  }
+  std::memcpy(to, from, bytes);
+  return {};
 }
 
 }  // namespace di::model

@@ -2,7 +2,7 @@
 // `model.safetensors.index.json` names. Everything about a file that could make a later read wrong is checked when it
 // is opened; afterwards a TensorView's bytes are inside its mapping. Any byte sequence is safe to open. Nothing is
 // copied: tensors are read through the page cache. Immutable after opening; reading from several threads is safe. The
-// file must not be shortened while it is mapped.
+// file must not be shortened while its mapping is read (Safetensors::read finds that out).
 #pragma once
 
 #include <cstddef>
@@ -72,6 +72,11 @@ class Safetensors {
   std::vector<std::string> files() const;
   int64_t file_bytes() const;
   const std::string& path() const;
+
+  // Copies `bytes` bytes from `from` on, which lie in one tensor or behind a copy of it (ModelWeights::owned): from the
+  // file, by one read where the map costs a fault for every few pages; thread-safe. Errors (kUnavailable, kCorruption)
+  // name the file: it cannot be read, or has become shorter.
+  Result<void> read(std::byte* to, const std::byte* from, size_t bytes) const;
 
  private:
   struct State;

@@ -223,6 +223,37 @@ TEST_F(SafetensorsIndex, ABrokenShardIsNamed) {
   EXPECT_THAT(r.error().message, HasSubstr(dir_.file("two.safetensors") + ": expected a header length of 8 bytes"));
 }
 
+TEST_F(SafetensorsIndex, ReadsWhatTheMapHolds) {
+  const auto file = Safetensors::open(dir_.path());
+  ASSERT_TRUE(file) << file.error().message;
+  std::vector<std::byte> copy;
+  for (const TensorView& t : file->tensors()) {
+    const auto n = static_cast<size_t>(t.bytes);
+    for (const size_t begin : {size_t{0}, n / 3}) {
+      copy.assign(n - begin, std::byte{0x55});
+      ASSERT_TRUE(file->read(copy.data(), t.data + begin, n - begin));
+      EXPECT_EQ(std::memcmp(copy.data(), t.data + begin, n - begin), 0) << t.name;
+    }
+  }
+  const std::byte elsewhere[3] = {std::byte{1}, std::byte{2}, std::byte{3}};
+  ASSERT_TRUE(file->read(copy.data(), elsewhere, 3));
+  EXPECT_EQ(std::memcmp(copy.data(), elsewhere, 3), 0);
+}
+
+TEST(Safetensors, AFileThatHasBecomeShorterIsAnErrorOfTheRead) {
+  TempDir dir;
+  write_file(dir.file("model.safetensors"), safetensors_bytes(two_tensors()));
+  const auto file = Safetensors::open(dir.path());
+  ASSERT_TRUE(file) << file.error().message;
+  std::filesystem::resize_file(dir.file("model.safetensors"), 16);
+  const TensorView& t = file->tensors().back();
+  std::vector<std::byte> copy(static_cast<size_t>(t.bytes));
+  const Result<void> read = file->read(copy.data(), t.data, copy.size());
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code, Errc::kCorruption);
+  EXPECT_NE(read.error().message.find("model.safetensors: expected "), std::string::npos) << read.error().message;
+}
+
 TEST(Safetensors, NothingThereIsNotFound) {
   TempDir dir;
   for (const std::string& path : {dir.path(), dir.file("x.safetensors")}) {

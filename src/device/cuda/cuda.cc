@@ -24,6 +24,44 @@ bool has_code_for(int major, int minor) {
   return (major == 9 || major == 10) && minor == 0;
 }
 
+// Two pinned buffers in turn, on a stream of its own.
+class CudaLane final : public LoadLane {
+ public:
+  static Result<std::unique_ptr<CudaLane>> open(int32_t index, size_t bytes) {
+    DI_TRY(check(cudaSetDevice(index), "choosing the device"));
+    auto lane = std::make_unique<CudaLane>();
+    lane->stream_ = DI_TRY(Stream::create(index));
+    for (Turn& turn : lane->turns_) {
+      turn.buffer = DI_TRY(PinnedBuffer::allocate(bytes));
+      turn.sent = DI_TRY(Event::create(false));
+    }
+    return lane;
+  }
+
+  Result<std::byte*> buffer() override {
+    if (started_) DI_TRY(turns_[now_].sent.record(stream_));
+    now_ = 1 - now_;
+    started_ = true;
+    DI_TRY(turns_[now_].sent.wait());
+    return turns_[now_].buffer.data();
+  }
+  Result<void> send(std::byte* to, const std::byte* from, size_t bytes) override {
+    return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream_.handle())),
+                 "loading weights");
+  }
+  Result<void> finish() override { return stream_.wait(); }
+
+ private:
+  struct Turn {
+    PinnedBuffer buffer;
+    Event sent;  // everything up to the buffer's last use
+  };
+  Turn turns_[2];
+  size_t now_ = 1;
+  bool started_ = false;
+  Stream stream_;  // gone before the buffers
+};
+
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int32_t index) : index_(index) {}
@@ -56,29 +94,29 @@ class CudaDevice final : public Device {
     cudaFree(data);
   }
 
-  // Through two pinned buffers, so that reading the checkpoint's pages and the copy go on together.
   Result<void> load(std::byte* to, const std::byte* from, size_t bytes) override {
     const std::scoped_lock lock(mutex_);
     DI_TRY(check(cudaSetDevice(index_), "choosing the device"));
-    if (staging_[0].data() == nullptr) {
-      for (int i = 0; i < 2; ++i) {
-        staging_[i] = DI_TRY(PinnedBuffer::allocate(kStagingBytes));
-        copied_[i] = DI_TRY(Event::create(false));
-      }
-      stream_ = DI_TRY(Stream::create(index_));
+    if (lane_ == nullptr) lane_ = DI_TRY(CudaLane::open(index_, kLaneBytes));
+    for (size_t done = 0; done < bytes; done += kLaneBytes) {
+      const size_t n = std::min(kLaneBytes, bytes - done);
+      std::byte* buffer = DI_TRY(lane_->buffer());
+      std::memcpy(buffer, from + done, n);
+      DI_TRY(lane_->send(to + done, buffer, n));
     }
-    for (size_t done = 0, turn = 0; done < bytes; ++turn) {
-      const size_t n = std::min(kStagingBytes, bytes - done);
-      const size_t i = turn % 2;
-      DI_TRY(copied_[i].wait());
-      std::memcpy(staging_[i].data(), from + done, n);
-      DI_TRY(check(cudaMemcpyAsync(to + done, staging_[i].data(), n, cudaMemcpyHostToDevice,
-                                   static_cast<cudaStream_t>(stream_.handle())),
-                   "loading weights"));
-      DI_TRY(copied_[i].record(stream_));
-      done += n;
-    }
-    return stream_.wait();
+    return lane_->finish();
+  }
+
+  Result<std::unique_ptr<LoadLane>> open_lane(size_t buffer_bytes) override {
+    return CudaLane::open(index_, buffer_bytes);
+  }
+
+  Result<int64_t> free_bytes() const override {
+    DI_TRY(check(cudaSetDevice(index_), "choosing the device"));
+    size_t free = 0;
+    size_t total = 0;
+    DI_TRY(check(cudaMemGetInfo(&free, &total), "asking for memory"));
+    return static_cast<int64_t>(free);
   }
 
   Result<void> copy(std::byte* to, const std::byte* from, size_t bytes) override {
@@ -103,13 +141,11 @@ class CudaDevice final : public Device {
   }
 
  private:
-  static constexpr size_t kStagingBytes = size_t{32} << 20;
+  static constexpr size_t kLaneBytes = size_t{4} << 20;  // of `load`
 
   int32_t index_;
-  std::mutex mutex_;  // of what follows
-  PinnedBuffer staging_[2];
-  Event copied_[2];
-  Stream stream_;
+  std::mutex mutex_;                // of what follows
+  std::unique_ptr<CudaLane> lane_;  // of `load`
   std::vector<void*> shared_;
 };
 

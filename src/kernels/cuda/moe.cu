@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kHidden = kOutputs / 2;  // hidden channels of a tile: a quantisation group
 constexpr int kMaxExperts = 1024;
-constexpr int64_t kRowsPerPass = 2048;  // bounds the parts in scratch
+constexpr int64_t kRowsPerPass = 4096;  // bounds the parts in scratch
 
 // Pairs sorted by expert, in tiles of equal expert.
 struct TileMap {
@@ -126,19 +126,19 @@ __device__ __forceinline__ bool find_tile(const MoeKernelArgs& a, int64_t index,
   return true;
 }
 
-__device__ __forceinline__ float routing_weight(const MoeKernelArgs& a, int64_t row) {
-  return a.weights != nullptr ? a.weights[a.map.pair[row]] : 1.F;
+// What the hidden values of a row are multiplied by.
+__device__ __forceinline__ float hidden_weight(const MoeKernelArgs& a, int64_t row) {
+  return a.weight_before && a.weights != nullptr ? a.weights[a.map.pair[row]] : 1.F;
 }
 
-__device__ __forceinline__ float swiglu(const MoeKernelArgs& a, float gate, float up, int64_t row) {
+__device__ __forceinline__ float swiglu(const MoeKernelArgs& a, float gate, float up, float weight) {
   if (a.round_bf16) {
     gate = round_bf16(gate);
     up = round_bf16(up);
   }
   const float g = fminf(gate, a.limit);
   const float u = fminf(fmaxf(up, -a.limit), a.limit);
-  const float v = g * sigmoid(g) * u;
-  return a.weight_before ? v * routing_weight(a, row) : v;
+  return g * sigmoid(g) * u * weight;
 }
 
 // Hidden rows [first, …) of `rows` rows of kHidden channels in shared memory, to memory; one warp per row.
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kGemmThreads) moe_up_kernel(const __grid_const
         const int c = (WarpTile<kRows>::column(warp) + j * 8) / 2 + lane % 4 * 2 + v % 2;
         const int64_t row = tile.first + r;
         values[r * (kHidden + 1) + c] =
-            row < tile.last ? swiglu(a, total.sum[i][j][v], total.sum[i][j + 1][v], row) : 0.F;
+            row < tile.last ? swiglu(a, total.sum[i][j][v], total.sum[i][j + 1][v], hidden_weight(a, row)) : 0.F;
       }
     }
   }
@@ -196,14 +196,17 @@ __global__ void __launch_bounds__(kGemmThreads) moe_up_kernel(const __grid_const
   write_hidden(a, tile, kRows, channel, values);
 }
 
+// Where the part of a row of the product belongs, and what it is multiplied by.
+__device__ __forceinline__ int64_t part_place(const MoeKernelArgs& a, int64_t row) {
+  if (a.experts == nullptr) return row * a.places + a.k;  // the shared expert's
+  const int32_t pair = a.map.pair[row];
+  return pair / a.k * int64_t{a.places} + pair % a.k;
+}
+__device__ __forceinline__ float part_weight(const MoeKernelArgs& a, int64_t row) {
+  return a.experts != nullptr && !a.weight_before ? a.weights[a.map.pair[row]] : 1.F;
+}
 __device__ __forceinline__ void write_part(const MoeKernelArgs& a, int64_t row, int64_t output, float v) {
-  int64_t place = row * a.places + a.k;  // the shared expert's
-  if (a.experts != nullptr) {
-    const int32_t pair = a.map.pair[row];
-    place = pair / a.k * int64_t{a.places} + pair % a.k;
-    if (!a.weight_before) v *= a.weights[pair];
-  }
-  a.parts[place * a.width + output] = v;
+  a.parts[part_place(a, row) * a.width + output] = v * part_weight(a, row);
 }
 
 template <int kRows, WeightFormat kFormat>
@@ -230,38 +233,32 @@ __global__ void __launch_bounds__(kGemmThreads) moe_down_kernel(const __grid_con
   }
 }
 
-// Both streamed products start early: what they read before wait_for_previous (weights, the tile map) is older than the
-// kernel before them, since that one (arranging, or the up product after it) was not started before the map was whole.
-// Gate and up rows alternate by eights: the lane that has a channel's gate has its up two sums further.
+// The hidden rows of a tile. Gate and up rows alternate by eights: the lane that has a channel's gate has its up two
+// sums further.
 template <class Shape>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
-    moe_up_streamed_kernel(const __grid_constant__ MoeKernelArgs a) {
-  let_next_start();
+__device__ __forceinline__ void up_tile(const MoeKernelArgs& a, const BlockTile& tile, int64_t channel) {
   constexpr int kChannels = Shape::kRows / 2;
-  BlockTile tile;
-  const TilePlace place = tile_place();
-  if (!find_tile<Shape::kTokens>(a, place.rows, tile)) {
-    wait_for_previous();  // who waits for this kernel waits for those before it
-    return;
-  }
-  const int64_t channel = place.outputs * kChannels;
+  constexpr int kPitch = kChannels + 1;
   auto* shared = dynamic_shared<uint8_t>();
   StreamSum<Shape> total;
   streamed_product<Shape>(a.streamed, tile.first, tile.last, tile.weights.w1, tile.weights.w3, {channel, a.inner, true},
                           0, a.width, shared, total);
   __syncthreads();                                  // the stages have been read
-  auto* values = reinterpret_cast<float*>(shared);  // [kTokens, kChannels + 1]
-  static_assert(Shape::kTokens * (kChannels + 1) * 4 <= Shape::kShared);
+  auto* values = reinterpret_cast<float*>(shared);  // [kTokens, kPitch]: channels, then the row's weight
+  static_assert(Shape::kTokens * kPitch * 4 <= Shape::kShared);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
+  for (int r = static_cast<int>(threadIdx.x); r < Shape::kTokens; r += Shape::kThreads) {
+    values[r * kPitch + kChannels] = tile.first + r < tile.last ? hidden_weight(a, tile.first + r) : 0.F;
+  }
+  __syncthreads();
 #pragma unroll
   for (int j = 0; j < Shape::kTokenTiles; ++j) {
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
       const int c = warp * 8 + lane / 4;
-      const int r = j * 8 + lane % 4 * 2 + v;
-      const int64_t row = tile.first + r;
-      values[r * (kChannels + 1) + c] = row < tile.last ? swiglu(a, total.at[j][v], total.at[j][v + 2], row) : 0.F;
+      float* row = values + (j * 8 + lane % 4 * 2 + v) * kPitch;
+      row[c] = swiglu(a, total.at[j][v], total.at[j][v + 2], row[kChannels]);
     }
   }
   __syncthreads();
@@ -273,13 +270,66 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     if (row >= tile.last) continue;  // the whole warp
     const int in_tile = at % (kChannels / 32) * 32 + lane;
     const int64_t c = channel + in_tile;
-    float v = c < a.inner ? values[r * (kChannels + 1) + in_tile] : 0.F;
+    float v = c < a.inner ? values[r * kPitch + in_tile] : 0.F;
     if (a.x.group == 32) v = requantise_e4m3(v, e4m3_group_exponent(warp_max(fabsf(v))));
     if (c < a.inner) {
       static_cast<uint16_t*>(a.hidden.data)[row * a.inner + c / kBlockDepth * kBlockDepth +
                                             operand_column(down, static_cast<int>(c % kBlockDepth))] = float_to_bf16(v);
     }
   }
+}
+
+// The parts of a tile, in pieces of 16 bytes by way of shared memory.
+template <class Shape>
+__device__ __forceinline__ void down_tile(const MoeKernelArgs& a, const BlockTile& tile, int64_t output) {
+  constexpr int kPitch = Shape::kRows + 4;
+  static_assert(Shape::kTokens * kPitch * 4 <= Shape::kShared);
+  auto* shared = dynamic_shared<uint8_t>();
+  StreamSum<Shape> total;
+  streamed_product<Shape>(a.streamed, tile.first, tile.last, tile.weights.w2, tile.weights.w2, {output, a.width, false},
+                          0, a.inner, shared, total);
+  __syncthreads();  // the stages have been read
+  auto* values = reinterpret_cast<float*>(shared);
+  for_each_sum<Shape>(total, [&](int o, int row, float v) { values[row * kPitch + o] = v; });
+  __syncthreads();
+  constexpr int kPieces = Shape::kRows / 4;
+  for (int at = static_cast<int>(threadIdx.x); at < Shape::kTokens * kPieces; at += Shape::kThreads) {
+    const int64_t row = tile.first + at / kPieces;
+    const int o = at % kPieces * 4;
+    if (row >= tile.last || output + o >= a.width) continue;
+    float4 v = *reinterpret_cast<const float4*>(values + at / kPieces * kPitch + o);
+    const float weight = part_weight(a, row);
+    v.x *= weight;
+    v.y *= weight;
+    v.z *= weight;
+    v.w *= weight;
+    *reinterpret_cast<float4*>(a.parts + part_place(a, row) * a.width + output + o) = v;
+  }
+}
+
+// What a tile of a full shape leaves over is mostly less than half of it.
+template <class Shape>
+inline constexpr bool kHasHalf = Shape::kTokens == 128;
+template <class Shape>
+using HalfShape = StreamShape<Shape::kFormat, Shape::kWarps / 4, Shape::kTokenTiles / 2>;
+
+// Both streamed products start early: what they read before wait_for_previous (weights, the tile map) is older than the
+// kernel before them, since that one (arranging, or the up product after it) was not started before the map was whole.
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    moe_up_streamed_kernel(const __grid_constant__ MoeKernelArgs a) {
+  let_next_start();
+  BlockTile tile;
+  const TilePlace place = tile_place();
+  if (!find_tile<Shape::kTokens>(a, place.rows, tile)) {
+    wait_for_previous();  // who waits for this kernel waits for those before it
+    return;
+  }
+  const int64_t channel = place.outputs * (Shape::kRows / 2);
+  if constexpr (kHasHalf<Shape>) {
+    if (tile.last - tile.first <= Shape::kTokens / 2) return up_tile<HalfShape<Shape>>(a, tile, channel);
+  }
+  up_tile<Shape>(a, tile, channel);
 }
 
 template <class Shape>
@@ -292,15 +342,11 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     wait_for_previous();  // who waits for this kernel waits for those before it
     return;
   }
-  const TileRows rows{place.outputs * Shape::kRows, a.width, false};
-  StreamSum<Shape> total;
-  streamed_product<Shape>(a.streamed, tile.first, tile.last, tile.weights.w2, tile.weights.w2, rows, 0, a.inner,
-                          dynamic_shared<uint8_t>(), total);
-  for_each_sum<Shape>(total, [&](int output, int row, float v) {
-    if (tile.first + row < tile.last && rows.first + output < a.width) {
-      write_part(a, tile.first + row, rows.first + output, v);
-    }
-  });
+  const int64_t output = place.outputs * Shape::kRows;
+  if constexpr (kHasHalf<Shape>) {
+    if (tile.last - tile.first <= Shape::kTokens / 2) return down_tile<HalfShape<Shape>>(a, tile, output);
+  }
+  down_tile<Shape>(a, tile, output);
 }
 
 __global__ void __launch_bounds__(kExactThreads) moe_up_exact_kernel(const __grid_constant__ MoeKernelArgs a) {
@@ -318,7 +364,8 @@ __global__ void __launch_bounds__(kExactThreads) moe_up_exact_kernel(const __gri
 #pragma unroll
   for (int j = 0; j < kOutputs / 16; ++j) {
     const float up = shuffle_xor(sum[j], 8);
-    if (n < 8) shared[r * (kHidden + 1) + j * 8 + n] = row < tile.last ? swiglu(a, sum[j], up, row) : 0.F;
+    if (n < 8)
+      shared[r * (kHidden + 1) + j * 8 + n] = row < tile.last ? swiglu(a, sum[j], up, hidden_weight(a, row)) : 0.F;
   }
   __syncthreads();
   write_hidden(a, tile, kExactRows, channel, shared);
@@ -401,7 +448,7 @@ struct Form {
   int64_t tile_share;      // rows that a tile can expect
   int tile_rows() const {  // of the routed experts, and where the form is not streamed
     if (!streamed) return tensor && tile_share > 16 ? 64 : 16;
-    return tile_share <= 12 ? 16 : tile_share <= 24 ? 32 : tile_share < 192 ? 64 : 128;
+    return tile_share <= 12 ? 16 : tile_share <= 24 ? 32 : tile_share < 96 ? 64 : 128;
   }
 };
 

@@ -89,6 +89,10 @@ struct StreamShape {
   static constexpr int kWeightsAt = kStages * kTokenBytes;
   static constexpr int kScalesAt = kWeightsAt + kStages * kWeightBytes;
   static constexpr int kShared = kScalesAt + kStages * kScaleBytes;
+  // One block of a multiprocessor alone has nothing that works while it waits: its copies are issued behind products
+  // and its codes read before they are wanted. Two blocks have no registers for that, and each works while the other
+  // waits.
+  static constexpr bool kAlone = kBlocks == 1;
   static_assert(kTokenBytes % 2048 == 0 && kWeightBytes % 1024 == 0, "operands start at multiples of 1024");
   static_assert(kShared <= 227 * 1024);
 };
@@ -148,7 +152,9 @@ struct StageCopies {
     }
   }
 
-  __device__ __forceinline__ void next_weights(uint8_t* shared, int slot) {
+  // Depth block `ahead` behind the one that the pointers are at; known to the compiler where blocks are unrolled, so
+  // that no pointer changes while copies that have been issued are still to read it.
+  __device__ __forceinline__ void copy_weights(uint8_t* shared, int slot, int ahead) {
     const int tid = static_cast<int>(threadIdx.x);
     uint8_t* to = shared + Shape::kWeightsAt + slot * Shape::kWeightBytes;
 #pragma unroll
@@ -156,31 +162,39 @@ struct StageCopies {
       if constexpr (kOperand) {
         copy_weights_async(
             to + tid % 16 / 8 * (Shape::kRows * 128) + panel_offset(tid / 16, tid % 8) + k * kRowsApart * 128,
-            weights[k]);
+            weights[k] + ahead * (kP * 64));
       } else {
 #pragma unroll
         for (int p = 0; p < kP; ++p) {
-          copy_weights_async(to + (((tid / 32 * 2 + k) * kP + p) * 32 + tid % 32) * 16, weights[k] + p * 64);
+          copy_weights_async(to + (((tid / 32 * 2 + k) * kP + p) * 32 + tid % 32) * 16,
+                             weights[k] + p * 64 + ahead * (kP * 64));
         }
       }
-      weights[k] += kP * 64;
     }
     if constexpr (!kOperand) {
       if (tid < Shape::kRows) {
-        copy_async<4>(shared + Shape::kScalesAt + slot * Shape::kScaleBytes + tid * 4, scales, true);
+        copy_async<4>(shared + Shape::kScalesAt + slot * Shape::kScaleBytes + tid * 4,
+                      scales + ahead * (kBlockDepth / 32), true);
       }
-      scales += kBlockDepth / 32;
     }
   }
-  __device__ __forceinline__ void next_input(uint8_t* shared, int slot) {
+  // Rows of x, those of part `part` of `parts`.
+  __device__ __forceinline__ void copy_input(uint8_t* shared, int slot, int ahead, int part, int parts) {
     const int tid = static_cast<int>(threadIdx.x);
     uint8_t* to =
         shared + slot * Shape::kTokenBytes + tid % 16 / 8 * (Shape::kTokens * 128) + panel_offset(tid / 16, tid % 8);
 #pragma unroll
     for (int k = 0; k < kInputRuns; ++k) {
-      if ((there >> k & 1U) != 0) copy_async<16>(to + k * kRowsApart * 128, input[k], true);
-      input[k] += kBlockDepth;
+      if (k * parts / kInputRuns != part) continue;
+      if ((there >> k & 1U) != 0) copy_async<16>(to + k * kRowsApart * 128, input[k] + ahead * kBlockDepth, true);
     }
+  }
+  __device__ __forceinline__ void advance(int blocks) {
+#pragma unroll
+    for (int k = 0; k < kWeightRuns; ++k) weights[k] += blocks * (kP * 64);
+    if constexpr (!kOperand) scales += blocks * (kBlockDepth / 32);
+#pragma unroll
+    for (int k = 0; k < kInputRuns; ++k) input[k] += blocks * kBlockDepth;
   }
 };
 
@@ -207,30 +221,49 @@ struct StageWeights {
     }
   }
 
-  // The fragments of four depth steps: half `half` of the stage.
-  __device__ __forceinline__ void widen(int half, uint32_t (&a)[4][4]) const {
+  // The codes of half `half` of the stage.
+  struct Codes {
+    uint32_t words[2][kFp4 ? 2 : 4];
+  };
+  __device__ __forceinline__ Codes load(int half) const {
+    Codes codes;
 #pragma unroll
     for (int run = 0; run < 2; ++run) {
       if constexpr (kFp4) {
-        const uint2 raw = *reinterpret_cast<const uint2*>(pieces + run * kPieceBytes + half * 8);
-        const uint32_t words[2] = {raw.x, raw.y};
+        const uint2 v = *reinterpret_cast<const uint2*>(pieces + run * kPieceBytes + half * 8);
+        codes.words[run][0] = v.x;
+        codes.words[run][1] = v.y;
+      } else {
+        const uint4 v = *reinterpret_cast<const uint4*>(pieces + (run * kPieces<kFormat> + half) * kPieceBytes);
+        codes.words[run][0] = v.x;
+        codes.words[run][1] = v.y;
+        codes.words[run][2] = v.z;
+        codes.words[run][3] = v.w;
+      }
+    }
+    return codes;
+  }
+
+  // Their fragments: four depth steps.
+  __device__ __forceinline__ void widen(const Codes& codes, int half, uint32_t (&a)[4][4]) const {
+#pragma unroll
+    for (int run = 0; run < 2; ++run) {
+      if constexpr (kFp4) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           uint32_t wide[4];
-          widen_fp4(words[i], factor[run], wide);
+          widen_fp4(codes.words[run][i], factor[run], wide);
           a[2 * i][run] = wide[0];
           a[2 * i][2 + run] = wide[1];
           a[2 * i + 1][run] = wide[2];
           a[2 * i + 1][2 + run] = wide[3];
         }
       } else {
-        const uint4 raw = *reinterpret_cast<const uint4*>(pieces + (run * kPieces<kFormat> + half) * kPieceBytes);
-        const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
         const uint32_t by = code_factor<kFormat>(scale[run] >> (half * 16) & 255U);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           uint32_t wide[2];
-          widen_fp8(words[i], by, wide);
+          widen_fp8(codes.words[run][i], by, wide);
           a[i][run] = wide[0];
           a[i][2 + run] = wide[1];
         }
@@ -262,17 +295,18 @@ __device__ __forceinline__ void streamed_product(const StreamInput& x, int64_t f
   const int blocks = static_cast<int>((end - begin) / kBlockDepth);
 #pragma unroll
   for (int s = 0; s < kAhead; ++s) {
-    if (s < blocks) copies.next_weights(shared, s);
+    if (s < blocks) copies.copy_weights(shared, s, s);
   }
   wait_for_previous();  // which may make x, not the weights
 #pragma unroll
   for (int s = 0; s < kAhead; ++s) {
-    if (s < blocks) copies.next_input(shared, s);
+    if (s < blocks) copies.copy_input(shared, s, s, 0, 1);
     commit_copies();
   }
-  // Unrolled, a stage's place is known when the program is compiled, and so are its addresses; the shape of which two
-  // blocks share a multiprocessor has no registers for that.
-  constexpr int kUnrolled = Shape::kBlocks == 1 ? Shape::kStages : 1;
+  copies.advance(kAhead);
+  // Unrolled, a stage's place is known when the program is compiled, and so are its addresses.
+  constexpr int kUnrolled = Shape::kAlone ? Shape::kStages : 1;
+  constexpr bool kCodes = kFormat != WeightFormat::kBf16;
   int running = 0;
   for (int turn = 0; turn < blocks; turn += kUnrolled) {
 #pragma unroll
@@ -280,19 +314,19 @@ __device__ __forceinline__ void streamed_product(const StreamInput& x, int64_t f
       const int block = turn + unrolled;
       if (block >= blocks) break;
       const int slot = kUnrolled == 1 ? running : unrolled;
+      const int to = slot + kAhead < Shape::kStages ? slot + kAhead : slot + kAhead - Shape::kStages;
+      const bool more = block + kAhead < blocks;
       wait_copies<kAhead - 1>();
       publish_operands();
       // Every thread's copies are there; the products of the block before the last are done, and its stage is free.
       __syncthreads();
-      if (block + kAhead < blocks) {
-        const int to = slot + kAhead < Shape::kStages ? slot + kAhead : slot + kAhead - Shape::kStages;
-        copies.next_weights(shared, to);
-        copies.next_input(shared, to);
+      if (more && !(Shape::kAlone && kCodes)) {
+        copies.copy_weights(shared, to, unrolled);
+        copies.copy_input(shared, to, unrolled, 0, 1);
       }
-      commit_copies();
       const uint8_t* rows = shared + slot * Shape::kTokenBytes;
       const uint8_t* weights = shared + Shape::kWeightsAt + slot * Shape::kWeightBytes;
-      if constexpr (kFormat == WeightFormat::kBf16) {
+      if constexpr (!kCodes) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const Operand b = operand(rows + half * (Shape::kTokens * 128));
@@ -305,18 +339,26 @@ __device__ __forceinline__ void streamed_product(const StreamInput& x, int64_t f
         }
       } else {
         const StageWeights<Shape> stage(weights, shared + Shape::kScalesAt + slot * Shape::kScaleBytes);
+        typename StageWeights<Shape>::Codes codes = stage.load(0);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const Operand b = operand(rows + half * (Shape::kTokens * 128));
           uint32_t a[4][4];
-          stage.widen(half, a);
+          stage.widen(codes, half, a);
+          if (half == 0 && Shape::kAlone) codes = stage.load(1);
           begin_products();
 #pragma unroll
           for (int step = 0; step < 4; ++step) operand_product(chunk, a[step], b, step);
           commit_products();
+          if (more && Shape::kAlone) {
+            if (half == 0) copies.copy_weights(shared, to, unrolled);
+            copies.copy_input(shared, to, unrolled, half, 2);
+          }
           wait_products<1>();  // the registers of the half before are free
+          if (half == 0 && !Shape::kAlone) codes = stage.load(1);
         }
       }
+      commit_copies();
       if ((block + 1) % (kChunk / kBlockDepth) == 0 || block + 1 == blocks) {
         wait_products<0>();
 #pragma unroll
@@ -330,6 +372,7 @@ __device__ __forceinline__ void streamed_product(const StreamInput& x, int64_t f
       }
       running = slot + 1 < Shape::kStages ? slot + 1 : 0;
     }
+    copies.advance(kUnrolled);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <mutex>
 
 #include "device/device.h"
 #include "kernels/cuda/ops.h"
@@ -23,11 +24,15 @@ class GuardedDevice final : public device::Device {
   }
   void release(std::byte* data, size_t) override { kernels::cuda::emulation::free_guarded(data); }
   Result<void> load(std::byte* to, const std::byte* from, size_t bytes) override {
+    const std::scoped_lock lock(mutex_);
     const kernels::cuda::emulation::Unguarded unguarded;
     return Device::load(to, from, bytes);
   }
 
   bool full = false;
+
+ private:
+  std::mutex mutex_;  // opening and closing is for one thread at a time
 };
 
 // The fixtures' Engram tables need none.
