@@ -10,8 +10,8 @@
 namespace di::device {
 namespace {
 
-constexpr int32_t kMostThreads = 16;
-constexpr size_t kMostSlices = 64;  // of a piece: many small tensors make a piece of their own
+constexpr int32_t kMostThreads = 8;  // more wait for the bus and pin memory that takes longer to make (bench loading)
+constexpr size_t kMostSlices = 64;   // of a piece: many small tensors make a piece of their own
 
 // Hands out the ranges in their order, in pieces.
 class Pieces {

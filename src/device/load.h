@@ -19,7 +19,7 @@ struct LoadRange {
 };
 
 struct LoadOptions {
-  int32_t threads = 0;                   // 0: the usable cores, 16 at most
+  int32_t threads = 0;                   // 0: the usable cores, 8 at most
   size_t piece_bytes = size_t{4} << 20;  // of a lane's buffer; more than one range may share one
   // Copies host bytes from `from`, which lies in a range, into a buffer; called by several threads at once. Empty:
   // memcpy.

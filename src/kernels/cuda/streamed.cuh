@@ -323,6 +323,7 @@ __device__ __forceinline__ void streamed_product(const StreamInput& x, int64_t f
       if (more && !(Shape::kAlone && kCodes)) {
         copies.copy_weights(shared, to, unrolled);
         copies.copy_input(shared, to, unrolled, 0, 1);
+        if constexpr (!Shape::kAlone) copies.advance(1);
       }
       const uint8_t* rows = shared + slot * Shape::kTokenBytes;
       const uint8_t* weights = shared + Shape::kWeightsAt + slot * Shape::kWeightBytes;
@@ -372,7 +373,7 @@ __device__ __forceinline__ void streamed_product(const StreamInput& x, int64_t f
       }
       running = slot + 1 < Shape::kStages ? slot + 1 : 0;
     }
-    copies.advance(kUnrolled);
+    if constexpr (Shape::kAlone) copies.advance(kUnrolled);
   }
 }
 
