@@ -24,7 +24,6 @@ function(di_room name)
   set(target di_${name})
   add_library(${target} STATIC ${sources})
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/src)
-  di_room_headers(${target} ${name})
   foreach(dep ${DI_ROOMS_${name}})
     if(TARGET di_${dep})
       target_link_libraries(${target} PUBLIC di_${dep})
@@ -34,31 +33,36 @@ function(di_room name)
   if(EXISTS ${CMAKE_SOURCE_DIR}/src/${name}/room.cmake)
     include(${CMAKE_SOURCE_DIR}/src/${name}/room.cmake)
   endif()
+  di_room_options(${target} ${name})
   if(DI_TESTS)
     di_room_tests(${name})
   endif()
 endfunction()
 
-# Every header compiles alone: the target all_verify_interface_header_sets builds one object per header. Left out are
-# those made to be included several times (-inl.h, .inl.h) and the ones that need a vendor's toolkit.
-set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
-function(di_room_headers target name)
-  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.h)
-  list(FILTER headers EXCLUDE REGEX "[-.]inl\\.h$")
-  if(NOT DI_CUDA)
-    list(FILTER headers EXCLUDE REGEX "/src/${name}/cuda/")
+# The sanitized builds are compiled without optimisation (a third of the time), but for the files that compute: their tests
+# would take longer than is saved. The kernels choose for themselves (room.cmake). Fuzzers are led by the counters of the
+# rooms that they test.
+set(DI_COMPUTING "/src/(base|model|structured|codec/tokenizer|codec/image)/")
+function(di_room_options target name)
+  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+    get_target_property(sources ${target} SOURCES)
+    list(FILTER sources INCLUDE REGEX ${DI_COMPUTING})
+    list(FILTER sources EXCLUDE REGEX "/read_tokenizer_json\\.cc$")  # simdjson's templates: a minute
+    set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS -O1)
   endif()
-  if(headers)
-    target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR}/src FILES ${headers})
+  if(DI_FUZZ AND name MATCHES "^(base|codec|structured|server)$")
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
   endif()
 endfunction()
 
-# Under the sanitizers the tests themselves are not optimised: half of the time of compiling them, for little of that of
-# running them.
-function(di_test_options target)
-  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+# What a test program has besides its sources: its libraries and where it finds what it reads (tests/support/folders.h).
+# Tests of the release build are not optimised: most of their time is the compiler's.
+function(di_test_program target)
+  if(NOT CMAKE_CXX_FLAGS MATCHES "-O[01g]")
     target_compile_options(${target} PRIVATE -O0)
   endif()
+  target_link_libraries(${target} PRIVATE di_test_folders di_warnings GTest::gtest GTest::gmock GTest::gtest_main)
+  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
 endfunction()
 
 function(di_room_tests name)
@@ -67,12 +71,8 @@ function(di_room_tests name)
     return()
   endif()
   add_executable(${name}_tests ${tests})
-  di_test_options(${name}_tests)
-  target_link_libraries(${name}_tests PRIVATE di_${name} di_warnings GTest::gtest GTest::gmock GTest::gtest_main)
-  target_include_directories(${name}_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
-  target_compile_definitions(${name}_tests PRIVATE
-    DI_TEST_VECTORS="${DI_VECTORS_DIR}" DI_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data"
-    DI_TEST_MODELS="${CMAKE_SOURCE_DIR}/models")
+  di_test_program(${name}_tests)
+  target_link_libraries(${name}_tests PRIVATE di_${name})
   if(EXISTS ${CMAKE_SOURCE_DIR}/tests/${name}/tests.cmake)
     include(${CMAKE_SOURCE_DIR}/tests/${name}/tests.cmake)
   endif()
@@ -100,4 +100,14 @@ function(di_test_data)
   if(NOT EXISTS ${DI_VECTORS_DIR})
     message(STATUS "reference vectors not found at ${DI_VECTORS_DIR}: tests that need them will be skipped")
   endif()
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/test_folders.cc @ONLY CONTENT [[
+#include "support/folders.h"
+namespace di::test {
+const char kData[] = "@CMAKE_SOURCE_DIR@/tests/data";
+const char kModels[] = "@CMAKE_SOURCE_DIR@/models";
+const char kVectors[] = "@DI_VECTORS_DIR@";
+}
+]])
+  add_library(di_test_folders STATIC ${CMAKE_BINARY_DIR}/generated/test_folders.cc)
+  target_include_directories(di_test_folders PUBLIC ${CMAKE_SOURCE_DIR}/tests)
 endfunction()

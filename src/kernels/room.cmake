@@ -15,6 +15,15 @@ set_source_files_properties(${di_kernels_reference} PROPERTIES COMPILE_OPTIONS "
 file(GLOB di_kernels_simd CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cpu/simd/isa_*.cc)
 set_source_files_properties(${di_kernels_simd} PROPERTIES
   COMPILE_OPTIONS "-ffp-contract=off;-Wno-uninitialized;-Wno-maybe-uninitialized")
+# The tables of the wider sets are the templates of the AVX2 table again, and by far the most that a sanitized build compiles.
+# Their loops run inside rows that one thread owns.
+if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=thread")
+  set_property(SOURCE ${di_kernels_simd} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=thread)
+elseif(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+  set(di_kernels_wide ${di_kernels_simd})
+  list(FILTER di_kernels_wide EXCLUDE REGEX "isa_avx2\\.cc$")
+  set_property(SOURCE ${di_kernels_wide} APPEND PROPERTY COMPILE_OPTIONS -O1 -fno-sanitize=undefined)
+endif()
 
 # The benchmark program; it loads its peers (OpenBLAS, BLIS, oneDNN) at run time.
 add_executable(bench_kernels EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/kernels/bench_kernels.cc)
@@ -28,5 +37,5 @@ if(DI_CUDA)
   add_library(di_kernels_cuda STATIC ${di_cuda_sources})
   target_include_directories(di_kernels_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_compile_options(di_kernels_cuda PRIVATE -O3 -fmad=false --expt-relaxed-constexpr -lineinfo -Werror=all-warnings)
-  target_link_libraries(di_kernels PUBLIC di_kernels_cuda CUDA::cudart_static)
+  target_link_libraries(di_kernels PRIVATE di_kernels_cuda CUDA::cudart_static)
 endif()

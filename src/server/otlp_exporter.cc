@@ -1,30 +1,14 @@
 #include "server/otlp_exporter.h"
 
-#include <boost/asio/awaitable.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/redirect_error.hpp>
-#include <boost/asio/ssl.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <boost/beast/core.hpp>
-#include <boost/beast/http.hpp>
-#include <boost/beast/ssl.hpp>
 #include <chrono>
 
 #include "base/json.h"
 #include "base/log.h"
 #include "base/rng.h"
-#include "codec/image/url_policy.h"
 #include "server/trace_span.h"
 
 namespace di::server {
 namespace {
-
-namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = beast::http;
-using boost::system::error_code;
 
 constexpr int64_t kMostWaiting = 4096;  // requests
 constexpr size_t kBatch = 256;
@@ -37,62 +21,28 @@ int64_t wall_ns() {
       .count();
 }
 
+HttpAsk ask_to(const OtlpOptions& options, codec::FetchUrl target) {
+  HttpAsk ask;
+  ask.url = std::move(target);
+  ask.headers = {{"Content-Type", "application/json"}};
+  for (const auto& [name, value] : options.headers) ask.headers.emplace_back(name, header_text(value));
+  return ask;
+}
+
 }  // namespace
-
-struct OtlpExporter::Target {
-  codec::FetchUrl url;
-  asio::ssl::context tls{asio::ssl::context::tls_client};
-
-  // The status, or 0 when there was no answer.
-  template <class Stream>
-  asio::awaitable<int> exchange(Stream& stream, http::request<http::string_body>& message) {
-    error_code ec;
-    auto token = asio::redirect_error(asio::use_awaitable, ec);
-    co_await http::async_write(stream, message, token);
-    if (ec) co_return 0;
-    beast::flat_buffer buffer;
-    http::response<http::string_body> answer;
-    co_await http::async_read(stream, buffer, answer, token);
-    co_return ec ? 0 : static_cast<int>(answer.result_int());
-  }
-
-  asio::awaitable<int> post(asio::io_context& io, http::request<http::string_body>& message) {
-    error_code ec;
-    auto token = asio::redirect_error(asio::use_awaitable, ec);
-    asio::ip::tcp::resolver resolver(io);
-    const auto found = co_await resolver.async_resolve(url.host, std::to_string(url.port), token);
-    if (ec) co_return 0;
-    asio::ssl::stream<beast::tcp_stream> stream(io, tls);
-    co_await stream.next_layer().async_connect(found, token);
-    if (ec) co_return 0;
-    if (!url.tls) co_return co_await exchange(stream.next_layer(), message);
-    std::string name = url.host;
-    SSL_ctrl(stream.native_handle(), SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name, name.data());
-    stream.set_verify_callback(asio::ssl::host_name_verification(url.host));
-    co_await stream.async_handshake(asio::ssl::stream_base::client, token);
-    if (ec) co_return 0;
-    co_return co_await exchange(stream, message);
-  }
-};
 
 Result<std::unique_ptr<OtlpExporter>> OtlpExporter::create(const OtlpOptions& options, const Clock& clock) {
   Result<codec::FetchUrl> url = codec::parse_fetch_url(options.endpoint);
   if (!url)
     return fail(Errc::kInvalidRequest, "--otlp-endpoint {}: expected a URL like http://host:4318", options.endpoint);
   if (url->target.empty() || url->target == "/") url->target = "/v1/traces";
-  auto target = std::make_unique<Target>();
-  target->url = std::move(*url);
-  if (target->url.tls) {
-    target->tls.set_default_verify_paths();
-    target->tls.set_verify_mode(asio::ssl::verify_peer);
-  }
-  return std::unique_ptr<OtlpExporter>(new OtlpExporter(options, std::move(target), clock));
+  return std::unique_ptr<OtlpExporter>(new OtlpExporter(options, *std::move(url), clock));
 }
 
-OtlpExporter::OtlpExporter(const OtlpOptions& options, std::unique_ptr<Target> target, const Clock& clock)
+OtlpExporter::OtlpExporter(const OtlpOptions& options, codec::FetchUrl target, const Clock& clock)
     : options_(options),
-      target_(std::move(target)),
       unix_ns_at_zero_(wall_ns() - clock.now_ns()),
+      ask_(ask_to(options, std::move(target))),
       thread_([this] { run(); }) {}
 
 OtlpExporter::~OtlpExporter() {
@@ -130,15 +80,8 @@ void OtlpExporter::run() {
 }
 
 void OtlpExporter::send(const std::vector<std::string>& spans, int64_t timeout_ms) {
-  http::request<http::string_body> message(http::verb::post, target_->url.target, 11);
-  const std::string& host = target_->url.host;
-  const std::string named = host.find(':') == std::string::npos ? host : "[" + host + "]";
-  message.set(http::field::host, fmt::format("{}:{}", named, target_->url.port));
-  message.set(http::field::user_agent, "deepinfer/" DI_VERSION);
-  message.set(http::field::content_type, "application/json");
-  message.set(http::field::connection, "close");
-  for (const auto& [name, value] : options_.headers) message.set(name, header_text(value));
-  JsonWriter w(message.body());
+  ask_.body.clear();
+  JsonWriter w(ask_.body);
   w.begin_object().key("resourceSpans").begin_array().begin_object();
   w.key("resource").begin_object().key("attributes").begin_array();
   const auto attribute = [&](std::string_view key, std::string_view value) {
@@ -152,20 +95,15 @@ void OtlpExporter::send(const std::vector<std::string>& spans, int64_t timeout_m
   w.key("spans").begin_array();
   for (const std::string& each : spans) w.raw(each);
   w.end_array().end_object().end_array().end_object().end_array().end_object();
-  message.prepare_payload();
-
-  asio::io_context io;
-  int status = 0;
-  asio::co_spawn(io, target_->post(io, message), [&](const std::exception_ptr& problem, int found) {
-    if (problem == nullptr) status = found;
-  });
-  io.run_for(std::chrono::milliseconds(timeout_ms));
+  ask_.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  const Result<HttpAnswer> answer = client_.ask(ask_);
+  const int status = answer ? answer->status : 0;
   if (status / 100 == 2) {
     counters_.sent.fetch_add(spans.size());
     return;
   }
   if (counters_.failed.fetch_add(spans.size()) == 0)
-    DI_LOG(kWarn, "traces: {} does not take them (status {}); this is said once", host, status);
+    DI_LOG(kWarn, "traces: {} does not take them (status {}); this is said once", ask_.url.host, status);
 }
 
 }  // namespace di::server

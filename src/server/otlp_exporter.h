@@ -14,6 +14,7 @@
 #include "base/queue.h"
 #include "base/result.h"
 #include "server/http.h"
+#include "server/http_client.h"
 #include "server/request_record.h"
 #include "server/timeline.h"
 
@@ -46,20 +47,19 @@ class OtlpExporter {
   const OtlpCounters& counters() const { return counters_; }
 
  private:
-  struct Target;
-
-  OtlpExporter(const OtlpOptions& options, std::unique_ptr<Target> target, const Clock& clock);
+  OtlpExporter(const OtlpOptions& options, codec::FetchUrl target, const Clock& clock);
   void run();
   void send(const std::vector<std::string>& spans, int64_t timeout_ms);
 
   const OtlpOptions options_;
-  const std::unique_ptr<Target> target_;
   const int64_t unix_ns_at_zero_;
   OtlpCounters counters_;
   std::atomic<int64_t> waiting_{0};
   std::atomic<bool> stopping_{false};
   Queue<std::string> queue_;  // spans of a request each
-  std::jthread thread_;       // uses all of the above
+  HttpAsk ask_;               // of the thread only
+  const HttpClient client_;
+  std::jthread thread_;  // uses all of the above
 };
 
 }  // namespace di::server

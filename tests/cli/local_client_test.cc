@@ -6,6 +6,7 @@
 
 #include "cli/local_model.h"
 #include "engine/scripted.h"
+#include "support/folders.h"
 
 namespace di::cli {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 class LocalClient : public ::testing::Test {
  protected:
   void SetUp() override {
-    tokenizer_ = codec::Tokenizer::load(std::string(DI_TEST_MODELS) + "/tiny").value();
+    tokenizer_ = codec::Tokenizer::load(std::string(di::test::kModels) + "/tiny").value();
     server::ServerConfig config;
     config.served_model_names = {"test"};
     app_ = std::make_unique<server::App>(config, clock_);

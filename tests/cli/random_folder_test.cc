@@ -6,11 +6,12 @@
 #include <mutex>
 
 #include "cli/local_model.h"
+#include "support/folders.h"
 
 namespace di::cli {
 namespace {
 
-const std::string kBase = std::string(DI_TEST_MODELS) + "/tiny";
+const std::string kBase = std::string(di::test::kModels) + "/tiny";
 
 Json small() {
   Json widths;

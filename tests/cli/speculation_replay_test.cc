@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "support/folders.h"
 
 namespace di::cli {
 namespace {
@@ -18,7 +19,7 @@ constexpr int32_t kDrafts = 5;
 
 std::vector<RecordedRound> recorded() {
   std::vector<RecordedRound> out;
-  std::ifstream in(std::string(DI_TEST_DATA) + "/speculation/rounds.jsonl");
+  std::ifstream in(std::string(di::test::kData) + "/speculation/rounds.jsonl");
   for (std::string line; std::getline(in, line);) {
     const Json json = parse_json(line).value();
     RecordedRound& r = out.emplace_back();

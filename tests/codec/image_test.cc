@@ -10,6 +10,7 @@
 #include "codec/image/resolve.h"
 #include "codec/image/url_policy.h"
 #include "codec/vectors.h"
+#include "support/folders.h"
 
 namespace di::codec {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 using testing::text_of;
 
 std::string vision_dir() {
-  return std::string(DI_TEST_VECTORS) + "/vision";
+  return std::string(di::test::kVectors) + "/vision";
 }
 
 #define SKIP_WITHOUT_VISION_VECTORS() \

@@ -8,6 +8,7 @@
 
 #include "codec/tokenizer/unicode.h"
 #include "codec/vectors.h"
+#include "support/folders.h"
 
 namespace di::codec {
 namespace {
@@ -145,7 +146,7 @@ TEST(Tokenizer, KnowsItsAddedTokens) {
 }
 
 TEST(Tokenizer, LoadsSmallFilesOfTheSameForm) {
-  const std::string path = std::string(DI_TEST_VECTORS) + "/model/v41_trained/tokenizer.json";
+  const std::string path = std::string(di::test::kVectors) + "/model/v41_trained/tokenizer.json";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "reference vectors are absent: " << path;
   const Result<TokenizerRef> tokenizer = Tokenizer::load(path);
   ASSERT_TRUE(tokenizer) << tokenizer.error().message;

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "codec/conversation.h"
 #include "codec/tokenizer/tokenizer.h"
+#include "support/folders.h"
 
 namespace di::codec::testing {
 
@@ -21,7 +22,7 @@ inline bool soak() {
 }
 
 inline std::string recipe_dir() {
-  return std::string(DI_TEST_VECTORS) + "/recipe";
+  return std::string(di::test::kVectors) + "/recipe";
 }
 inline bool have_recipe_vectors() {
   return std::filesystem::exists(recipe_dir() + "/tokenizer.json");

@@ -15,6 +15,7 @@
 #include "engine/model_runner.h"
 #include "kernels/cpu/cpu.h"
 #include "support/engine_support.h"
+#include "support/folders.h"
 #include "support/sanitizers.h"
 
 namespace di::engine {
@@ -96,7 +97,7 @@ class Determinism : public testing::Test {
     options.max_model_len = 256;
     options.block_tokens = kBlockTokens;
     options.numerics = model::NumericMode::kTrained;
-    const std::string folder = std::string(DI_TEST_DATA) + "/model/v41_tiny_a";
+    const std::string folder = std::string(di::test::kData) + "/model/v41_tiny_a";
     auto runner = load_model_runner(folder, options, {kernels::cpu::ops(kernels::cpu::best_isa()), *stream_, *device_},
                                     [] { return std::vector<model::TokenText>(); });
     ASSERT_TRUE(runner) << runner.error().message;

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "engine/conformance.h"
+#include "support/folders.h"
 
 namespace di::engine {
 namespace {
@@ -26,7 +27,7 @@ std::vector<float> confidence_head(const ConfidenceInputs& in) {
 }
 
 TEST(DsparkVectors, AllAreEqual) {
-  const std::string dir = std::string(DI_TEST_VECTORS) + "/dspark";
+  const std::string dir = std::string(di::test::kVectors) + "/dspark";
   if (!std::filesystem::exists(dir)) GTEST_SKIP() << "no reference vectors at " << dir;
   const std::vector<CaseResult> results = run_dspark_cases(dir, confidence_head);
   EXPECT_GT(results.size(), 80U);

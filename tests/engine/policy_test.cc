@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "engine/schedule_record.h"
+#include "support/folders.h"
 #include "support/schedule_sim.h"
 
 namespace di::engine {
@@ -229,7 +230,7 @@ TEST(Policy, SeparateStepsAlternateByTheirIntervals) {
 // of class batch, tenant 1 asks for one answer while 80 of them wait; 16 sequences, steps of 150 ms.
 TEST(ScheduleRecord, ARecordedRunIsPlannedAgainAndKeepsItsPromises) {
   const RecordedSchedule schedule =
-      read_schedule(std::string(DI_TEST_DATA) + "/schedule/flood_and_batch.jsonl").value();
+      read_schedule(std::string(di::test::kData) + "/schedule/flood_and_batch.jsonl").value();
   std::map<uint64_t, SeqState> seen;
   std::map<uint64_t, int64_t> last_rows_ns;
   std::map<uint64_t, size_t> waiting_at_arrival;

@@ -10,13 +10,14 @@
 #include "engine/engine.h"
 #include "engine/model_runner.h"
 #include "kernels/cpu/cpu.h"
+#include "support/folders.h"
 #include "support/token_texts.h"
 
 namespace di::engine {
 namespace {
 
 std::string tiny() {
-  return std::string(DI_TEST_MODELS) + "/tiny";
+  return std::string(di::test::kModels) + "/tiny";
 }
 
 struct Settings {

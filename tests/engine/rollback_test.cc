@@ -10,6 +10,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
 #include "model/fixture.h"
+#include "support/folders.h"
 #include "support/token_texts.h"
 
 namespace di::model {
@@ -21,7 +22,7 @@ constexpr int32_t kSlot = 1;
 class Rollback : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    model_ = FixtureModel::load(std::string(DI_TEST_MODELS) + "/tiny", test::token_texts).value().release();
+    model_ = FixtureModel::load(std::string(di::test::kModels) + "/tiny", test::token_texts).value().release();
   }
   static void TearDownTestSuite() { delete model_; }
 

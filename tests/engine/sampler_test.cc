@@ -12,12 +12,13 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "engine/softmax.h"
+#include "support/folders.h"
 
 namespace di::engine {
 namespace {
 
 std::string vectors_file(const std::string& name) {
-  return std::string(DI_TEST_VECTORS) + "/dspark/" + name;
+  return std::string(di::test::kVectors) + "/dspark/" + name;
 }
 
 double as_double(const Json& value) {

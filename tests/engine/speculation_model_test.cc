@@ -17,13 +17,14 @@
 #include "kernels/cpu/cpu.h"
 #include "model/fixture.h"
 #include "structured/compiled.h"
+#include "support/folders.h"
 #include "support/token_texts.h"
 
 namespace di::engine {
 namespace {
 
 std::string tiny() {
-  return std::string(DI_TEST_MODELS) + "/tiny";
+  return std::string(di::test::kModels) + "/tiny";
 }
 
 struct Backend {

@@ -8,6 +8,7 @@
 #include "kernels/conformance_modules.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu_tables.h"
+#include "support/folders.h"
 #include "support/safetensors.h"
 
 namespace di::kernels {
@@ -15,7 +16,7 @@ namespace {
 
 std::vector<std::string> module_files() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(DI_TEST_DATA) + "/model")) {
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(di::test::kData) + "/model")) {
     const std::string name = entry.path().filename();
     if (name.starts_with("mod_")) names.push_back(name);
   }
@@ -44,7 +45,7 @@ TEST(Modules, EveryTableReproducesThem) {
   const cpu::StreamPtr stream = cpu::make_stream(pool);
   for (const Ops* ops : tables()) {
     for (const std::string& name : module_files()) {
-      const di::test::SafetensorsFile file(std::string(DI_TEST_DATA) + "/model/" + name);
+      const di::test::SafetensorsFile file(std::string(di::test::kData) + "/model/" + name);
       const std::vector<ModuleCheck> checks = run_module_file(name, named(file), *ops, *stream);
       EXPECT_FALSE(checks.empty()) << name;
       for (const ModuleCheck& check : checks) {
@@ -75,7 +76,7 @@ TEST(Modules, NoticeAWrongValue) {
       {"mod_swiglu.safetensors", {"out"}},
   };
   for (const auto& [name, keys] : expected) {
-    const di::test::SafetensorsFile file(std::string(DI_TEST_DATA) + "/model/" + name);
+    const di::test::SafetensorsFile file(std::string(di::test::kData) + "/model/" + name);
     for (const std::string& key : keys) {
       std::vector<NamedTensor> tensors = named(file);
       for (NamedTensor& t : tensors) {

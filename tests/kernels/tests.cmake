@@ -66,8 +66,7 @@ else()
     ${CMAKE_SOURCE_DIR}/tests/kernels/ops_cases_dense.cc
     ${CMAKE_SOURCE_DIR}/tests/kernels/ops_cases_cache.cc)
   target_link_libraries(kernels_cuda_emulated_tests PRIVATE
-    di_cuda_emulated di_model di_kernels di_warnings GTest::gtest GTest::gtest_main)
-  target_compile_definitions(kernels_cuda_emulated_tests PRIVATE DI_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
+    di_cuda_emulated di_model di_kernels di_test_folders di_warnings GTest::gtest GTest::gtest_main)
   target_include_directories(kernels_cuda_emulated_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
     # The fibers switch stacks under the sanitizers' feet: compiled only.

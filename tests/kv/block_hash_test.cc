@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "kv/conformance.h"
+#include "support/folders.h"
 
 namespace di::kv {
 namespace {
@@ -19,7 +20,7 @@ std::vector<int32_t> counting(int32_t n, int32_t first = 0) {
 
 TEST(BlockHash, EqualsThePublishedKeys) {
   const char* set = std::getenv("DEEPINFER_VECTORS");
-  const std::string dir = std::string(set != nullptr ? set : DI_TEST_VECTORS) + "/kv";
+  const std::string dir = std::string(set != nullptr ? set : di::test::kVectors) + "/kv";
   if (!std::filesystem::exists(dir)) GTEST_SKIP() << "reference vectors not found at " << dir;
   int cases = 0;
   for (const KvCase& c : run_kv_cases(dir)) {

@@ -9,6 +9,7 @@
 #include "kernels/cpu/cpu.h"
 #include "model/expected.h"
 #include "model/fixture.h"
+#include "support/folders.h"
 #include "support/sanitizers.h"
 #include "support/token_texts.h"
 
@@ -16,9 +17,9 @@ namespace di::model {
 namespace {
 
 TEST(BundledModel, LogitsEqualThoseOfTheTrainingProgram) {
-  const auto model = FixtureModel::load(std::string(DI_TEST_MODELS) + "/tiny", test::token_texts);
+  const auto model = FixtureModel::load(std::string(di::test::kModels) + "/tiny", test::token_texts);
   ASSERT_TRUE(model) << model.error().message;
-  const auto expected = Expected::open(std::string(DI_TEST_DATA) + "/tiny_logits.safetensors", "tiny_logits");
+  const auto expected = Expected::open(std::string(di::test::kData) + "/tiny_logits.safetensors", "tiny_logits");
   ASSERT_TRUE(expected) << expected.error().message;
   ThreadPool pool;
   const auto stream = kernels::cpu::make_stream(pool);
@@ -51,7 +52,7 @@ TEST(BundledModel, LogitsEqualThoseOfTheTrainingProgram) {
 }
 
 TEST(BundledModel, EngramTablesFollowFromConfigAndTokenizer) {
-  const auto model = FixtureModel::load(std::string(DI_TEST_MODELS) + "/tiny", test::token_texts);
+  const auto model = FixtureModel::load(std::string(di::test::kModels) + "/tiny", test::token_texts);
   ASSERT_TRUE(model) << model.error().message;
   const ModelConfig& config = (*model)->config;
   const EngramTables& tables = *(*model)->engram;
@@ -66,7 +67,7 @@ TEST(BundledModel, EngramTablesFollowFromConfigAndTokenizer) {
 // it has nothing to choose (few entries).
 TEST(BundledModel, AblationsActWhereThePartIsAtWork) {
   if (test::kSanitized) GTEST_SKIP() << "needs a prompt of more than " << test::kLongestPrompt << " tokens";
-  const auto model = FixtureModel::load(std::string(DI_TEST_MODELS) + "/tiny", test::token_texts);
+  const auto model = FixtureModel::load(std::string(di::test::kModels) + "/tiny", test::token_texts);
   ASSERT_TRUE(model) << model.error().message;
   const ModelConfig& config = (*model)->config;
   ThreadPool pool;

@@ -10,6 +10,7 @@
 #include "kernels/cpu/cpu.h"
 #include "model/expected.h"
 #include "model/fixture.h"
+#include "support/folders.h"
 #include "support/token_texts.h"
 
 namespace di::model {
@@ -32,7 +33,7 @@ class Chunking : public testing::TestWithParam<Mode> {
   static constexpr size_t kDecoded = 6;
 
   void SetUp() override {
-    auto model = FixtureModel::load(std::string(DI_TEST_DATA) + "/model/v41_tiny_a", test::token_texts);
+    auto model = FixtureModel::load(std::string(di::test::kData) + "/model/v41_tiny_a", test::token_texts);
     ASSERT_TRUE(model) << model.error().message;
     model_ = std::move(*model);
     stream_ = kernels::cpu::make_stream(pool_);

@@ -3,6 +3,7 @@
 #include "model/engram.h"
 #include "model/schedule.h"
 #include "support.h"
+#include "support/folders.h"
 
 namespace di::model::tests {
 namespace {
@@ -13,7 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 TEST(Config, ReadsThePublishedV41Form) {
-  const Result<ModelConfig> config = load_config(std::string(DI_TEST_DATA) + "/model/config_v41_flash.json");
+  const Result<ModelConfig> config = load_config(std::string(di::test::kData) + "/model/config_v41_flash.json");
   ASSERT_TRUE(config) << config.error().message;
   const ModelConfig& c = *config;
   EXPECT_EQ(c.family, Family::kV41);
@@ -46,7 +47,7 @@ TEST(Config, ReadsThePublishedV41Form) {
 }
 
 TEST(Config, ReadsTheFlatV4Form) {
-  const Result<ModelConfig> config = load_config(std::string(DI_TEST_DATA) + "/model/config_v4_flash.json");
+  const Result<ModelConfig> config = load_config(std::string(di::test::kData) + "/model/config_v4_flash.json");
   ASSERT_TRUE(config) << config.error().message;
   const ModelConfig& c = *config;
   EXPECT_EQ(c.family, Family::kV4);

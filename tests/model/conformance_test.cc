@@ -9,6 +9,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
+#include "support/folders.h"
 #include "support/sanitizers.h"
 #include "support/token_texts.h"
 
@@ -35,7 +36,8 @@ void expect_all_pass(const ConformanceReport& report) {
 
 // The folder of reference values, or the copy that travels with the tests, or nothing.
 std::string find_folder(const std::string& name) {
-  for (const std::string& root : {std::string(DI_TEST_VECTORS) + "/model/", std::string(DI_TEST_DATA) + "/model/"}) {
+  for (const std::string& root :
+       {std::string(di::test::kVectors) + "/model/", std::string(di::test::kData) + "/model/"}) {
     if (std::filesystem::exists(root + name)) return root + name;
   }
   return "";

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "support.h"
+#include "support/folders.h"
 #include "support/token_texts.h"
 
 namespace di::model::tests {
@@ -14,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 ModelConfig flash() {
-  return *load_config(std::string(DI_TEST_DATA) + "/model/config_v41_flash.json");
+  return *load_config(std::string(di::test::kData) + "/model/config_v41_flash.json");
 }
 
 template <class T>

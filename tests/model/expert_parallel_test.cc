@@ -9,6 +9,7 @@
 #include "device/group.h"
 #include "model/schedule.h"
 #include "small_model.h"
+#include "support/folders.h"
 
 namespace di::model {
 namespace {
@@ -185,8 +186,8 @@ void expect_same_bits(const Setting& setting) {
   }
 }
 
-const std::string kSmall = std::string(DI_TEST_DATA) + "/model/v41_tiny_a";
-const std::string kBundled = std::string(DI_TEST_MODELS) + "/tiny";
+const std::string kSmall = std::string(di::test::kData) + "/model/v41_tiny_a";
+const std::string kBundled = std::string(di::test::kModels) + "/tiny";
 
 TEST(ExpertParallel, SmallModelGivesTheBitsOfOneRank) {
   const kernels::Ops& fast = kernels::cpu::ops(kernels::cpu::best_isa());

@@ -2,6 +2,7 @@
 
 #include "model/inspect.h"
 #include "support.h"
+#include "support/folders.h"
 
 namespace di::model::tests {
 namespace {
@@ -10,7 +11,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::string flash_path() {
-  return std::string(DI_TEST_DATA) + "/model/config_v41_flash.json";
+  return std::string(di::test::kData) + "/model/config_v41_flash.json";
 }
 ModelConfig flash() {
   return *load_config(flash_path());
@@ -115,7 +116,7 @@ TEST(MemoryPlan, RefusesWhatTheModelCannotHold) {
 }
 
 TEST(MemoryPlan, CountsV4) {
-  const ModelConfig c = *load_config(std::string(DI_TEST_DATA) + "/model/config_v4_flash.json");
+  const ModelConfig c = *load_config(std::string(di::test::kData) + "/model/config_v4_flash.json");
   const Schedule s = *make_schedule(c);
   const ParameterCount n = count_parameters(c, s);
   EXPECT_EQ(totals(n, TensorClass::kRoutedExpert).parameters, int64_t{43} * 256 * 3 * 2048 * 4096);

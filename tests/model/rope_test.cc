@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "support.h"
+#include "support/folders.h"
 
 namespace di::model::tests {
 namespace {
@@ -12,7 +13,7 @@ TEST(Rope, MatchesTheReferenceFrequencies) {
   DI_NEED_VECTORS(path);
   const Result<Safetensors> file = Safetensors::open(path);
   ASSERT_TRUE(file) << file.error().message;
-  const ModelConfig config = *load_config(std::string(DI_TEST_DATA) + "/model/config_v41_flash.json");
+  const ModelConfig config = *load_config(std::string(di::test::kData) + "/model/config_v41_flash.json");
   const RopeFrequencies f = rope_frequencies(config);
   const auto compare = [&](const char* name, const std::vector<float>& ours) {
     const TensorView* t = file->find(name);

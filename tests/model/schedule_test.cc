@@ -1,6 +1,7 @@
 #include "model/schedule.h"
 
 #include "support.h"
+#include "support/folders.h"
 
 namespace di::model::tests {
 namespace {
@@ -8,7 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 
 Schedule real(const char* name) {
-  const Result<ModelConfig> config = load_config(std::string(DI_TEST_DATA) + "/model/" + name);
+  const Result<ModelConfig> config = load_config(std::string(di::test::kData) + "/model/" + name);
   EXPECT_TRUE(config) << config.error().message;
   return *make_schedule(*config);
 }

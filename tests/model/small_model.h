@@ -11,6 +11,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
 #include "model/fixture.h"
+#include "support/folders.h"
 #include "support/token_texts.h"
 
 namespace di::model::tests {
@@ -20,7 +21,7 @@ class SmallModel : public testing::Test {
   static constexpr int32_t kBlock = 16;  // tokens
 
   void SetUp() override {
-    auto model = FixtureModel::load(std::string(DI_TEST_DATA) + "/model/v41_tiny_a", test::token_texts);
+    auto model = FixtureModel::load(std::string(di::test::kData) + "/model/v41_tiny_a", test::token_texts);
     ASSERT_TRUE(model) << model.error().message;
     model_ = std::move(*model);
     stream_ = kernels::cpu::make_stream(pool_);

@@ -19,6 +19,7 @@
 #include "model/safetensors.h"
 #include "model/schedule.h"
 #include "model/tensor_list.h"
+#include "support/folders.h"
 
 namespace di::model::tests {
 
@@ -194,7 +195,7 @@ inline FileTensors checkpoint_of(const ModelConfig& config) {
 
 inline std::string vectors_dir() {
   const char* set = std::getenv("DEEPINFER_VECTORS");
-  return set != nullptr ? set : DI_TEST_VECTORS;
+  return set != nullptr ? set : di::test::kVectors;
 }
 
 #define DI_NEED_VECTORS(folder)                                                                               \

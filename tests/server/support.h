@@ -21,6 +21,7 @@
 #include "engine/scripted.h"
 #include "server/app.h"
 #include "server/constraint.h"
+#include "support/folders.h"
 
 namespace di::server {
 
@@ -28,7 +29,7 @@ namespace di::server {
 inline codec::TokenizerRef test_tokenizer() {
   static const codec::TokenizerRef tokenizer = [] {
     for (const std::string& folder :
-         {std::string(DI_TEST_MODELS) + "/tiny", std::string(DI_TEST_VECTORS) + "/model/v41_trained"}) {
+         {std::string(di::test::kModels) + "/tiny", std::string(di::test::kVectors) + "/model/v41_trained"}) {
       if (std::filesystem::exists(folder + "/tokenizer.json")) return codec::Tokenizer::load(folder).value();
     }
     return codec::TokenizerRef();

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "structured/structured.h"
+#include "support/folders.h"
 #include "support/sanitizers.h"
 
 namespace di::structured {
@@ -21,7 +22,7 @@ constexpr const char* kTools =
 
 const VocabularyRef& vocabulary() {
   static const VocabularyRef v = [] {
-    std::ifstream in(std::string(DI_TEST_VECTORS) + "/recipe/tokenizer.json");
+    std::ifstream in(std::string(di::test::kVectors) + "/recipe/tokenizer.json");
     std::stringstream text;
     text << in.rdbuf();
     auto read = Vocabulary::from_tokenizer_json(text.str());
@@ -102,8 +103,8 @@ std::vector<TokenId> allowed_tokens(std::span<const uint32_t> row) {
 class Masks : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(std::string(DI_TEST_VECTORS) + "/recipe/tokenizer.json"))
-      GTEST_SKIP() << "no vocabulary at " << DI_TEST_VECTORS << "/recipe/tokenizer.json";
+    if (!std::filesystem::exists(std::string(di::test::kVectors) + "/recipe/tokenizer.json"))
+      GTEST_SKIP() << "no vocabulary at " << di::test::kVectors << "/recipe/tokenizer.json";
     ASSERT_NE(vocabulary(), nullptr);
   }
 

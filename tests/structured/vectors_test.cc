@@ -7,13 +7,14 @@
 
 #include "base/json.h"
 #include "structured/conformance.h"
+#include "support/folders.h"
 #include "support/sanitizers.h"
 
 namespace di::structured {
 namespace {
 
 std::string vectors() {
-  return DI_TEST_VECTORS;
+  return di::test::kVectors;
 }
 
 Limits patient() {

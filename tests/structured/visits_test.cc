@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "structured/fixture.h"
 #include "structured/inspect.h"
+#include "support/folders.h"
 
 namespace di::structured {
 namespace {
@@ -209,7 +210,7 @@ void check(const std::string& id, const Json& schema, const SpecOptions& options
 class Visits : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Visits, EveryKeywordOfACompiledSchemaIsRead) {
-  const std::string path = std::string(DI_TEST_VECTORS) + "/structured/" + GetParam();
+  const std::string path = std::string(di::test::kVectors) + "/structured/" + GetParam();
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no reference vectors at " << path;
   std::ifstream in(path);
   Totals totals;

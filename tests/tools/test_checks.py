@@ -7,6 +7,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
+import check_headers  # noqa: E402
 import check_layers  # noqa: E402
 import check_tree  # noqa: E402
 
@@ -128,3 +129,18 @@ def test_a_fault_in_the_tree_is_seen(tmp_path, name, text, said):
 def test_what_is_allowed_passes(tmp_path, name, text):
     make_tree(tmp_path, {name: text})
     assert [violation for violation in check_tree.check(tmp_path) if violation.startswith(name)] == []
+
+
+def test_a_header_that_no_source_includes_first_is_compiled_alone(tmp_path):
+    make_tree(tmp_path, {
+        "src/base/own.h": "#pragma once\n",
+        "src/base/own.cc": '// why\n#include "base/own.h"\n\n#include "base/second.h"\n',
+        "src/base/second.h": "#pragma once\n#include <string>\ninline std::string s() { return {}; }\n",
+        "src/base/needs.h": "#pragma once\ninline std::string t() { return {}; }\n",
+        "src/base/part.inl.h": "not C++\n",
+        "src/kernels/cuda/device.h": "#include <cuda.h>\n",
+    })
+    assert check_headers.unproved(tmp_path, [tmp_path / "src/base/own.cc"]) == ["base/needs.h", "base/second.h"]
+    command = ["g++", "-std=c++20", "-o", "x.o", "-c", "x.cc"]
+    assert check_headers.compile_alone(tmp_path, command, str(tmp_path), "base/second.h") == ""
+    assert "string" in check_headers.compile_alone(tmp_path, command, str(tmp_path), "base/needs.h")

@@ -11,6 +11,7 @@
 #include "kernels/cuda_emulation/emulation.h"
 #include "model/conformance.h"
 #include "model/fixture.h"
+#include "support/folders.h"
 
 namespace di::model {
 namespace {
@@ -43,7 +44,7 @@ Result<std::vector<TokenText>> no_texts(const std::string& folder) {
 class EmulatedCudaModel : public testing::TestWithParam<const char*> {};
 
 TEST_P(EmulatedCudaModel, GivesTheExpectedValues) {
-  const std::string folder = std::string(DI_TEST_DATA) + "/model/" + GetParam();
+  const std::string folder = std::string(di::test::kData) + "/model/" + GetParam();
   kernels::cuda::CudaStream stream;
   GuardedDevice device;
   const ConformanceReport report =
@@ -61,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, EmulatedCudaModel, testing::Values("v41_tiny_
 TEST(EmulatedCudaGraphs, GiveTheSameBits) {
   kernels::cuda::CudaStream stream;
   GuardedDevice device;
-  const auto loaded = FixtureModel::load(std::string(DI_TEST_DATA) + "/model/v41_tiny_a", no_texts, &device);
+  const auto loaded = FixtureModel::load(std::string(di::test::kData) + "/model/v41_tiny_a", no_texts, &device);
   ASSERT_TRUE(loaded.has_value()) << loaded.error().message;
   const FixtureModel& m = **loaded;
   constexpr int32_t kSequences = 3;
@@ -130,7 +131,7 @@ class EmulatedLack : public testing::TestWithParam<Lack> {};
 TEST_P(EmulatedLack, EndsOneStepOnly) {
   kernels::cuda::CudaStream stream;
   GuardedDevice device;
-  const auto loaded = FixtureModel::load(std::string(DI_TEST_DATA) + "/model/v41_tiny_a", no_texts, &device);
+  const auto loaded = FixtureModel::load(std::string(di::test::kData) + "/model/v41_tiny_a", no_texts, &device);
   ASSERT_TRUE(loaded.has_value()) << loaded.error().message;
   const FixtureModel& m = **loaded;
   constexpr int32_t kBlockTokens = 8;
