@@ -14,13 +14,14 @@
 #include "kernels/cpu/cpu.h"
 #include "structured/structured.h"
 #include "support/engine_support.h"
+#include "support/folders.h"
 #include "support/token_texts.h"
 
 namespace di::engine {
 namespace {
 
 std::string tiny() {
-  return std::string(DI_TEST_MODELS) + "/tiny";
+  return std::string(di::test::kModels) + "/tiny";
 }
 
 struct Toggles {
