@@ -287,6 +287,13 @@ struct CacheLookup {
   kv::SwaOutcome window = kv::SwaOutcome::kNone;  // whether the host has the sliding window at their end
 };
 
+// Changes of what an engine knows of earlier prompts, in order. Numbers go up by one with each delivery: whoever misses
+// one watches anew.
+struct KvEvents {
+  uint64_t number = 0;
+  std::vector<kv::BlockEvent> events;
+};
+
 class EngineApi {
  public:
   virtual ~EngineApi() = default;
@@ -307,6 +314,9 @@ class EngineApi {
   virtual void flush_cache() = 0;
   // What is known of a prompt now. `done` is called once, on the engine's thread (at once where that has ended).
   virtual void look_up(const GenerateRequest& request, std::function<void(CacheLookup)> done) = 0;
+  // From now on `watcher` gets, on the engine's thread, all that is known and then each step's changes. One at a time:
+  // it takes the place of the one before; null: none.
+  virtual void watch_kv(std::function<void(KvEvents)> watcher) = 0;
 };
 
 }  // namespace di::engine

@@ -193,6 +193,16 @@ void Engine::look_up(const GenerateRequest& request, std::function<void(CacheLoo
   if (!commands_.push(LookUp{chain_of(request), done})) done({});
 }
 
+void Engine::watch_kv(std::function<void(KvEvents)> watcher) {
+  commands_.push(WatchKv{std::move(watcher)});
+}
+
+void Engine::tell_kv_events() {
+  if (!kv_watcher_) return;
+  std::vector<kv::BlockEvent> events = blocks_.take_events();
+  if (!events.empty()) kv_watcher_({++kv_deliveries_, std::move(events)});
+}
+
 // On the engine's thread.
 void Engine::answer(LookUp& question) {
   CacheLookup out;
@@ -232,6 +242,7 @@ void Engine::run() {
       end_all(Error{Errc::kInternal, "the engine ran into an internal error"});
     }
     publish_stats();
+    tell_kv_events();
   }
   commands_.close();
   while (worker_.in_flight() > 0) worker_.wait();
@@ -251,6 +262,11 @@ void Engine::take_commands() {
       continue;
     }
     if (std::holds_alternative<Wake>(command)) continue;
+    if (auto* watch = std::get_if<WatchKv>(&command)) {
+      kv_watcher_ = std::move(watch->watcher);
+      blocks_.log_events(kv_watcher_ != nullptr);
+      continue;
+    }
     if (std::holds_alternative<Flush>(command)) {
       blocks_.clear();
       windows_.clear();

@@ -90,6 +90,7 @@ class Engine final : public EngineApi {
   EngineStats stats() const override;
   void flush_cache() override;
   void look_up(const GenerateRequest& request, std::function<void(CacheLookup)> done) override;
+  void watch_kv(std::function<void(KvEvents)> watcher) override;
 
  private:
   struct Cancel {
@@ -97,12 +98,15 @@ class Engine final : public EngineApi {
     int32_t choice = -1;  // -1: all
   };
   struct Flush {};
+  struct WatchKv {
+    std::function<void(KvEvents)> watcher;
+  };
   struct Wake {};  // something has changed outside
   struct LookUp {
     kv::BlockChain chain;
     std::function<void(CacheLookup)> done;
   };
-  using Command = std::variant<std::unique_ptr<Request>, Cancel, Flush, LookUp, Wake>;
+  using Command = std::variant<std::unique_ptr<Request>, Cancel, Flush, LookUp, WatchKv, Wake>;
 
   Engine(std::unique_ptr<Runner> runner, const EngineOptions& options, EngineInfo info, DraftPlanner planner,
          const Clock& clock);
@@ -110,6 +114,7 @@ class Engine final : public EngineApi {
   void run();
   void take_commands();
   void answer(LookUp& question);
+  void tell_kv_events();
   void add_request(std::unique_ptr<Request> request);
   void end_expired();
   void end_all(const Error& error);
@@ -221,6 +226,8 @@ class Engine final : public EngineApi {
   kv::PrefixCache blocks_;
   kv::BlockPool slots_;
   kv::SwaCache windows_;
+  std::function<void(KvEvents)> kv_watcher_;
+  uint64_t kv_deliveries_ = 0;
   kv::ReplayRules rules_;
   std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;    // by RequestId::v
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;  // by Sequence::id, all unfinished ones

@@ -187,4 +187,9 @@ void EnginePair::look_up(const GenerateRequest& request, std::function<void(Cach
   prefill_->look_up(request, std::move(done));
 }
 
+// Where prompts find what is known of them.
+void EnginePair::watch_kv(std::function<void(KvEvents)> watcher) {
+  prefill_->watch_kv(std::move(watcher));
+}
+
 }  // namespace di::engine

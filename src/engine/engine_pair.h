@@ -38,6 +38,7 @@ class EnginePair final : public EngineApi {
   EngineStats stats() const override;
   void flush_cache() override;
   void look_up(const GenerateRequest& request, std::function<void(CacheLookup)> done) override;
+  void watch_kv(std::function<void(KvEvents)> watcher) override;
 
  private:
   struct Choice {

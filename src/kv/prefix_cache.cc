@@ -91,6 +91,7 @@ void PrefixCache::forget(int32_t id) {
     const auto text = first_texts_.find(text_key(tokens_of(id)));
     if (--text->second == 0) first_texts_.erase(text);
   }
+  log(BlockEvent::Kind::kRemoved, n);
   by_key_.erase(n.key);
   n.known = false;
   n.parent = n.next_sibling = n.prev_sibling = 0;
@@ -195,6 +196,7 @@ int32_t PrefixCache::publish(std::span<const BlockKey> chain, const BlockKey& ro
             tokens_.begin() + static_cast<std::ptrdiff_t>(id) * static_cast<std::ptrdiff_t>(block_tokens_));
   if (parent == 0) ++first_texts_[text_key(tokens)];
   by_key_.emplace(key, id);
+  log(BlockEvent::Kind::kStored, n);
   return id;
 }
 
@@ -221,7 +223,24 @@ Miss PrefixCache::explain(std::span<const BlockKey> chain, const BlockKey& root,
   return {MissReason::kDiverged, begin + common};
 }
 
+void PrefixCache::log_events(bool on) {
+  events_.clear();
+  logging_ = on;
+  if (!on) return;
+  events_.push_back({});
+  std::vector<int32_t> next;
+  for (const auto& [root, first] : first_of_root_) next.push_back(first);
+  while (!next.empty()) {
+    const Node& n = node(next.back());
+    next.pop_back();
+    log(BlockEvent::Kind::kStored, n);
+    if (n.next_sibling != 0) next.push_back(n.next_sibling);
+    if (n.first_child != 0) next.push_back(n.first_child);
+  }
+}
+
 void PrefixCache::clear() {
+  const bool logging = std::exchange(logging_, false);
   while (nodes_[0].newer != 0) {
     const int32_t id = nodes_[0].newer;
     unkeep(id);
@@ -237,6 +256,8 @@ void PrefixCache::clear() {
   first_texts_.clear();
   evicted_.clear();
   evicted_count_.clear();
+  logging_ = logging;
+  log(BlockEvent::Kind::kCleared, {});
 }
 
 void PrefixCache::check() const {

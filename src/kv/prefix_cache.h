@@ -16,6 +16,7 @@
 #include <deque>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kv/ages.h"
@@ -50,6 +51,19 @@ struct BlockLives {
   Ages lifetime;   // of evicted blocks: since their allocation
   Ages idle;       // of evicted blocks: since their last owner left
   Ages reuse_gap;  // of kept blocks that are owned again: the same
+};
+
+// What an index of the known blocks is kept with (kv-cache.md §7.4). Parents are stored before their children and
+// removed after them.
+struct BlockEvent {
+  enum class Kind : uint8_t {
+    kStored,
+    kRemoved,
+    kCleared,  // nothing is known any more
+  };
+  Kind kind = Kind::kCleared;
+  BlockKey root{};  // of its chain
+  BlockKey key{};
 };
 
 class PrefixCache {
@@ -95,6 +109,10 @@ class PrefixCache {
   // Forgets every kept block and every key: what is in use stays with its owners, unknown.
   void clear();
 
+  // Events from now on, beginning with all that is known behind a kCleared; off: none, and those not taken are dropped.
+  void log_events(bool on);
+  std::vector<BlockEvent> take_events() { return std::exchange(events_, {}); }
+
   // Aborts when counts, lists and keys disagree.
   void check() const;
 
@@ -105,7 +123,7 @@ class PrefixCache {
     bool known = false;
     BlockKey key{};
     int32_t parent = 0;  // block, 0: the root
-    BlockKey root{};     // of the chain, for blocks without a parent
+    BlockKey root{};     // of the chain
     int32_t first_child = 0;
     int32_t next_sibling = 0;
     int32_t prev_sibling = 0;
@@ -125,6 +143,9 @@ class PrefixCache {
   void reuse(int32_t id);
   void unkeep(int32_t id);
   void forget(int32_t id);
+  void log(BlockEvent::Kind kind, const Node& n) {
+    if (logging_) events_.push_back({kind, n.root, n.key});
+  }
 
   int32_t block_tokens_;
   std::vector<Node> nodes_;      // [n]; nodes_[0].newer / .older are the ends of the kept list
@@ -140,6 +161,8 @@ class PrefixCache {
   uint64_t evictions_ = 0;
   BlockLives lives_;
   int64_t now_ns_ = 0;
+  bool logging_ = false;
+  std::vector<BlockEvent> events_;
 };
 
 }  // namespace di::kv

@@ -144,6 +144,7 @@ class Removable final : public EngineApi {
   }
   void flush_cache() override {}
   void look_up(const GenerateRequest&, std::function<void(CacheLookup)> done) override { done({}); }
+  void watch_kv(std::function<void(KvEvents)>) override {}
 
   void remove() {
     std::unique_ptr<Engine> gone;

@@ -258,6 +258,7 @@ class ManualEngine final : public engine::EngineApi {
   engine::EngineStats stats() const override { return {}; }
   void flush_cache() override {}
   void look_up(const engine::GenerateRequest&, std::function<void(engine::CacheLookup)> done) override { done({}); }
+  void watch_kv(std::function<void(engine::KvEvents)>) override {}
 
   // Waits for the n-th request (from 0).
   Entry& wait_request(size_t n) {
