@@ -97,7 +97,7 @@ void compare(const Toggles& toggles) {
   const auto pair =
       EnginePair::create(first.engine(toggles, true, clock), second.engine(toggles, false, clock), {}, clock).value();
   // Ends inside the window and behind it, inside a block and at its end, with and without an open group.
-  for (const size_t n : {1, 2, 63, 64, 65, 127, 128, 129, 300, 385}) {
+  for (const size_t n : std::initializer_list<size_t>{1, 2, 63, 64, 65, 127, 128, 129, 300, 385}) {
     for (const double temperature : {0.0, 1.0}) {
       const GenerateRequest r = request_of(n, temperature);
       EXPECT_EQ(tokens_of(*pair, r), tokens_of(*alone, r)) << n << " tokens at temperature " << temperature;
