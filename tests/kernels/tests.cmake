@@ -18,7 +18,7 @@ if(DI_CUDA)
     ${CMAKE_SOURCE_DIR}/tests/kernels/ops_compare.cc
     ${CMAKE_SOURCE_DIR}/tests/kernels/ops_cases_dense.cc
     ${CMAKE_SOURCE_DIR}/tests/kernels/ops_cases_cache.cc)
-  target_link_libraries(kernels_cuda_tests PRIVATE di_kernels di_device di_warnings GTest::gtest GTest::gtest_main)
+  target_link_libraries(kernels_cuda_tests PRIVATE di_kernels di_device CUDA::cudart_static di_warnings GTest::gtest GTest::gtest_main)
   target_include_directories(kernels_cuda_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   add_test(NAME kernels_cuda COMMAND kernels_cuda_tests)
   set_tests_properties(kernels_cuda PROPERTIES LABELS unit TIMEOUT 900)
