@@ -39,8 +39,8 @@ function(di_room name)
   endif()
 endfunction()
 
-# The sanitized builds are compiled without optimisation (a third of the time), but for the files that compute: their tests
-# would take longer than is saved. The kernels choose for themselves (room.cmake). Fuzzers are led by the counters of the
+# The build asan is compiled without optimisation (a third of the time), but for the files that compute: their tests would
+# take longer than is saved. The kernels choose for themselves (room.cmake). Fuzzers are led by the counters of the
 # rooms that they test.
 set(DI_COMPUTING "/src/(base|model|engine|structured|codec/tokenizer|codec/image)/")
 function(di_room_options target name)
